@@ -1,0 +1,316 @@
+"""L4: `SpeculativeDecoder`: text in, result out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from tqdm.auto import tqdm
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+from typing_extensions import Unpack
+
+from decoder.controllers import FixedLength
+from decoder.drafters import DRAFTERS, ModelDrafter, NoDrafter
+from decoder.generation import Generation, Setting
+from decoder.hf_generate import request_from_library
+from decoder.models import loading
+from decoder.models.hf import CausalModel
+from decoder.prompts import check_ids, encode
+from decoder.randomness import fresh_seed
+from decoder.request import CallOptions, Request, check_integer, settle
+from decoder.results import GenerationResult
+from decoder.streaming import TextStream
+from decoder.text import check_same_tokenizer, valid_ids
+from decoder.types import Controller, Drafter, SamplingParams, Verifier
+from decoder.verify import VERIFIERS
+
+Results = GenerationResult | list[GenerationResult]
+
+
+class SpeculativeDecoder:
+    """Wraps a target and a drafter; returns the target's own distribution, sooner.
+
+    target_model_name, draft_model_name: a hub name, a folder, or "tiny" for the bundled pair (the default).
+    tokenizer: the target's by default.
+    device, dtype, max_memory, offload_folder: placement, through accelerate. `draft_device`, `draft_dtype` default to
+        the target's.
+    temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
+    drafter: "model", "ngram", "none" or a `Drafter`; None means "model" with a draft model, else "ngram".
+    verifier: "auto", "match", "token", "block" or a `Verifier`.
+    seed: None draws one from torch's global generator at each call.
+
+    Raises:
+        TypeError, ValueError: before any model runs, naming the argument, its value and the remedy.
+
+    Sources: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (2302.01318), Sun et al. 2024 (2403.10444).
+    """
+
+    def __init__(
+        self,
+        target_model_name: str = "tiny",
+        draft_model_name: str | None = None,
+        *,
+        tokenizer: Any = None,
+        device: Any = "auto",
+        dtype: Any = "auto",
+        draft_device: Any = None,
+        draft_dtype: Any = None,
+        max_memory: dict[Any, Any] | None = None,
+        offload_folder: str | None = None,
+        gguf_file: str | None = None,
+        draft_gguf_file: str | None = None,
+        trust_remote_code: bool = False,
+        temperature: float = 1.0,
+        top_p: float = 0.9,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        drafter: str | Drafter | None = None,
+        verifier: str | Verifier = "auto",
+        seed: int | None = None,
+    ) -> None:
+        params = SamplingParams(temperature, top_k, top_p, min_p)
+        _check_choices(drafter, verifier, seed)
+        target_name, draft_name, tokenizer_name = _resolve_names(target_model_name, draft_model_name)
+        shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        if tokenizer is None:
+            tokenizer = loading.load_tokenizer("target_model_name", tokenizer_name, gguf_file=gguf_file, **shared)
+        placement: dict[str, Any] = {"max_memory": max_memory, "offload_folder": offload_folder}
+        draft = None
+        if draft_name is not None:
+            loading.check_device(draft_device or device)
+            loading.check_dtype(draft_dtype or dtype)
+            _compare_tokenizers(tokenizer, draft_name, draft_gguf_file, trust_remote_code)
+        target = loading.load_model(
+            "target_model_name", target_name, device=device, dtype=dtype, gguf_file=gguf_file, **placement, **shared
+        )
+        if draft_name is not None:
+            draft = loading.load_model(
+                "draft_model_name",
+                draft_name,
+                device=draft_device or device,
+                dtype=draft_dtype or dtype,
+                gguf_file=draft_gguf_file,
+                **shared,
+            )
+        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed)
+
+    @classmethod
+    def from_models(
+        cls,
+        target: Any,
+        draft: Any = None,
+        *,
+        tokenizer: Any = None,
+        draft_tokenizer: Any = None,
+        temperature: float = 1.0,
+        top_p: float = 0.9,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        drafter: str | Drafter | None = None,
+        verifier: str | Verifier = "auto",
+        seed: int | None = None,
+    ) -> SpeculativeDecoder:
+        """A decoder over loaded models. Neither their configuration nor their weights are changed.
+
+        Without a tokenizer, prompts must be token ids and results hold ids only. `draft_tokenizer` is compared with it.
+        """
+        params = SamplingParams(temperature, top_k, top_p, min_p)
+        _check_choices(drafter, verifier, seed)
+        if tokenizer is not None and draft_tokenizer is not None:
+            check_same_tokenizer(tokenizer, draft_tokenizer)
+        self = cls.__new__(cls)
+        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed)
+        return self
+
+    def _assemble(
+        self, target: Any, draft: Any, tokenizer: Any, params: SamplingParams, drafter: Any, verifier: Any, seed: Any
+    ) -> None:
+        self.target, self.draft, self.tokenizer = target, draft, tokenizer
+        self.params, self.verifier, self.seed = params, verifier, seed
+        size, missing = (None, []) if tokenizer is None else valid_ids(tokenizer)
+        head = int(target.get_output_embeddings().weight.shape[0])
+        size = head if size is None else min(size, head)
+        banned = [token for token in missing if token < size]
+        self._vocabulary = (size, banned)
+        self._target = CausalModel(target, "target", size, banned)
+        self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
+        self.drafter = self._drafter(drafter)
+
+    def _drafter(self, choice: str | Drafter | None) -> Drafter:
+        if isinstance(choice, Drafter):
+            return choice
+        name = choice if choice is not None else "model" if self._draft is not None else "ngram"
+        if name == "model":
+            if self._draft is None:
+                raise ValueError("drafter='model' needs a draft model; give draft_model_name, or use drafter='ngram'.")
+            return ModelDrafter(self._draft)
+        return cast(Drafter, DRAFTERS[name]())
+
+    # ---- generating ----
+
+    def generate(self, prompt: Any, *, k: int = 4, **options: Unpack[CallOptions]) -> Any:
+        """Generate with speculation: one `GenerationResult`, or a list in order for a list of prompts.
+
+        prompt: a string, chat messages, a 1-D or 2-D tensor of ids, or a list of prompts (a ragged batch).
+        k: drafted tokens a round; 0 is plain decoding.
+        options: see `decoder.request.CallOptions`; transformers' names with transformers' meanings.
+
+        Raises:
+            TypeError, ValueError: naming the argument, its value, the range and the remedy, before any model runs.
+        """
+        check_integer("k", k, 0, "use 0 for plain decoding, 4 to start with.")
+        return self._call(prompt, options, k, "generate")
+
+    def generate_baseline(self, prompt: Any, **options: Unpack[CallOptions]) -> Any:
+        """Plain decoding of the target through the same loop: the yardstick. Same arguments as `generate`."""
+        options.pop("drafter", None)
+        return self._call(prompt, options, 0, "generate_baseline")
+
+    def stream(self, prompt: Any, *, k: int = 4, **options: Unpack[CallOptions]) -> TextStream:
+        """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
+        check_integer("k", k, 0, "use 0 for plain decoding, 4 to start with.")
+        if self.tokenizer is None:
+            raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
+        rows, many = self._encode(prompt, options, "stream")
+        if many or (options.get("num_return_sequences") or 1) != 1:
+            raise ValueError("stream() takes one prompt and one sequence; use generate() for several.")
+        request = self._settle(rows, options, "stream")
+        generation = Generation(self._setting(options, k), request, rows, [0])
+        return TextStream(generation, self.tokenizer, request.stop_strings)
+
+    def _encode(self, prompt: Any, options: CallOptions, where: str) -> tuple[list[list[int]], bool]:
+        from decoder.request import reject_unknown
+
+        reject_unknown(options, where)
+        rows, many = encode(prompt, self.tokenizer, options.get("attention_mask"))
+        check_ids(rows, self._target.embedding_size)
+        return rows, many
+
+    def _settle(self, rows: Sequence[Sequence[int]], options: CallOptions, where: str) -> Request:
+        """Validate a call, for its rows too, before anything runs."""
+        request = settle(options, self.params, self._own_eos(), len(rows[0]), where)
+        if request.stop_strings and self.tokenizer is None:
+            raise ValueError(f"stop_strings={list(request.stop_strings)!r} needs a tokenizer; pass one.")
+        for row in rows:
+            request.limits_for(len(row), self._target.context_length)
+        return request
+
+    def _own_eos(self) -> list[int]:
+        own = getattr(self.target.generation_config, "eos_token_id", None)
+        if own is None and self.tokenizer is not None:
+            own = self.tokenizer.eos_token_id
+        return [] if own is None else [own] if isinstance(own, int) else list(own)
+
+    def _setting(self, options: CallOptions, k: int, target: CausalModel | None = None) -> Setting:
+        seed = options.get("seed")
+        seed = self.seed if seed is None else seed
+        _check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
+        drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
+        controller: Controller = FixedLength(k)
+        return Setting(
+            target=target or self._target,
+            drafter=drafter if k else NoDrafter(),
+            verifier=options.get("verifier") or self.verifier,
+            controller=controller,
+            tokenizer=self.tokenizer,
+            seed=fresh_seed() if seed is None else seed,
+        )
+
+    def _batches(self, rows: Sequence[Sequence[int]], options: CallOptions, setting: Setting) -> Iterator[list[int]]:
+        """Row numbers that run together; models outside the tested families run one row at a time."""
+        size = check_integer("batch_size", options.get("batch_size", 16), 1, "give how many prompts run together.")
+        drafter_model = getattr(setting.drafter, "model", None)
+        if not setting.target.can_batch or not getattr(drafter_model, "can_batch", True):
+            size = 1
+        for begin in range(0, len(rows), size):
+            yield list(range(begin, min(begin + size, len(rows))))
+
+    def _call(self, prompt: Any, options: CallOptions, k: int, where: str) -> Any:
+        rows, many = self._encode(prompt, options, where)
+        copies = check_integer(
+            "num_return_sequences", options.get("num_return_sequences") or 1, 1, "give how many per prompt."
+        )
+        rows = [row for row in rows for _ in range(copies)]
+        many = many or copies > 1
+        for name in ("streamer", "cache", "return_cache"):
+            if options.get(name) and len(rows) > 1:
+                raise ValueError(f"{name}= goes with one prompt, not {len(rows)}; call once per prompt.")
+        request = self._settle(rows, options, where)
+        setting = self._setting(options, k)
+        results: list[GenerationResult] = []
+        with tqdm(total=len(rows), disable=not (options.get("progress") and len(rows) > 1), unit="prompt") as bar:
+            for numbers in self._batches(rows, options, setting):
+                generation = Generation(setting, request, [rows[n] for n in numbers], numbers)
+                self._consume(generation, options, len(rows) == 1)
+                results += generation.results()
+                bar.update(len(numbers))
+        if options.get("return_dict_in_generate"):
+            return GenerateDecoderOnlyOutput(sequences=self._sequences(results, options))
+        return results if many else results[0]
+
+    @staticmethod
+    def _consume(generation: Generation, options: CallOptions, alone: bool) -> None:
+        """Run to the end, with a bar over the tokens when one long text is all there is."""
+        total = generation.rows[0].limits.max_new_tokens
+        with tqdm(total=total, disable=not (options.get("progress") and alone), unit="token") as bar:
+            for step in generation.steps():
+                bar.update(len(step.rows[0].emitted))
+
+    def _sequences(self, results: Sequence[GenerationResult], options: CallOptions) -> torch.Tensor:
+        """Prompt and new ids of all rows, padded on the right: [B, L]."""
+        pad = options.get("pad_token_id")
+        if pad is None:
+            pad = getattr(self.tokenizer, "pad_token_id", None) or next(iter(self._own_eos()), 0)
+        rows = [torch.tensor(result.prompt_token_ids + result.token_ids) for result in results]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+    def __call__(self, model: Any, input_ids: torch.Tensor, **passed: Any) -> Any:
+        """The hook of `model.generate(..., custom_generate=spec)`: this decoder's drafter drafts for `model`.
+
+        Sampling follows the call's generation_config; returns ids [B, L] padded on the right.
+        """
+        target = self._target if model is self.target else CausalModel(model, "target", *self._vocabulary)
+        rows, request, output = request_from_library(model, input_ids, passed, target.context_length)
+        setting = self._setting({}, output.k, target)
+        sequences: list[GenerationResult] = []
+        for numbers in self._batches(rows, {}, setting):
+            generation = Generation(setting, request, [rows[n] for n in numbers], numbers)
+            self._consume(generation, {}, False)
+            sequences += generation.results()
+        return output.pack([result.token_ids for result in sequences])
+
+
+def _check_choices(drafter: Any, verifier: Any, seed: Any) -> None:
+    if isinstance(drafter, str) and drafter not in DRAFTERS:
+        raise ValueError(f"drafter={drafter!r} is unknown; use one of {sorted(DRAFTERS)} or a Drafter object.")
+    if drafter is not None and not isinstance(drafter, (str, Drafter)):
+        raise TypeError(f"drafter={drafter!r} must be a name or a Drafter; subclass decoder.Drafter.")
+    if isinstance(verifier, str) and verifier not in VERIFIERS:
+        raise ValueError(f"verifier={verifier!r} is unknown; use one of {sorted(VERIFIERS)} or a Verifier object.")
+    if not isinstance(verifier, str) and not callable(verifier):
+        raise TypeError(f"verifier={verifier!r} must be a name or a Verifier.")
+    if seed is not None:
+        check_integer("seed", seed, 0, "use None for a fresh one each call.")
+
+
+def _resolve_names(target: Any, draft: Any) -> tuple[str, str | None, str]:
+    """(target, draft, tokenizer) sources; "tiny" is the bundled pair."""
+    if target == "tiny":
+        from decoder.models.tiny import tiny_paths
+
+        paths = tiny_paths()
+        return str(paths.target), str(paths.draft) if draft is None else str(draft), str(paths.tokenizer)
+    name = loading.check_source("target_model_name", target)
+    return name, None if draft is None else loading.check_source("draft_model_name", draft), name
+
+
+def _compare_tokenizers(tokenizer: Any, draft_name: str, gguf_file: str | None, trust_remote_code: bool) -> None:
+    loading.load_config("draft_model_name", draft_name, gguf_file=gguf_file, trust_remote_code=trust_remote_code)
+    try:
+        theirs = loading.load_tokenizer(
+            "draft_model_name", draft_name, gguf_file=gguf_file, trust_remote_code=trust_remote_code
+        )
+    except ValueError:  # a folder with weights only: nothing to compare
+        return
+    check_same_tokenizer(tokenizer, theirs)

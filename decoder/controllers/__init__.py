@@ -1,0 +1,5 @@
+"""L1: controllers choose the draft length of the next round from what past rounds showed."""
+
+from decoder.controllers.fixed import FixedLength
+
+__all__ = ["FixedLength"]

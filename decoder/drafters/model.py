@@ -1,0 +1,136 @@
+"""L3: a smaller model drafts, one forward a token (Leviathan et al. 2023, arXiv 2211.17192).
+
+The draft samples from its own warped law q, or takes its argmax when decoding is greedy. Its cache holds
+what it has fed itself; after full acceptance it lacks its own last token, and then feeds two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+
+
+class Openable(Protocol):
+    """A model that can start a run: `models.hf.CausalModel` or a table."""
+
+    context_length: int | None
+
+    def open(self, rows: int, limit: int, cache: Any = None) -> ModelSession: ...
+
+
+def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids, padded on the right with 0 -> [B, m]."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.long)
+
+
+class ModelDrafter(Drafter):
+    """Drafts with a causal model of the target's vocabulary.
+
+    sample: draw from q (the default when the target samples); False drafts greedily, and says so by giving no q.
+    """
+
+    name = "model"
+
+    def __init__(self, model: Openable, *, sample: bool = True) -> None:
+        self.model = model
+        self.sample = sample
+        self._session: ModelSession | None = None
+        self._width = 0  # drafted in the round under way
+        self._cache: Any = None
+
+    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> ModelDrafter:
+        """Open a run and prefill the prompts."""
+        run = ModelDrafter(self.model, sample=self.sample)
+        run._warp, run._random = warp, random
+        run._greedy = warp.greedy or not self.sample
+        run._session = self.model.open(len(contexts), limit, self._cache)
+        run._room = self.model.context_length
+        if run._room is None or all(len(context) <= run._room for context in contexts):
+            run._catch_up(contexts)
+        return run
+
+    def greedy(self) -> ModelDrafter:
+        """The same recipe, drafting by argmax."""
+        return ModelDrafter(self.model, sample=False)
+
+    def with_cache(self, cache: Any) -> ModelDrafter:
+        """The same recipe, continuing from the cache of an earlier turn."""
+        recipe = ModelDrafter(self.model, sample=self.sample)
+        recipe._cache = cache
+        return recipe
+
+    _warp: Warp
+    _random: RandomSource
+    _greedy: bool
+    _room: int | None
+
+    @property
+    def session(self) -> ModelSession:
+        assert self._session is not None, "start() opens the session"
+        return self._session
+
+    def _catch_up(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        """Feed every row what it has not seen; logits [B, 1, V] after each row's last token."""
+        held = [min(have, len(context) - 1) for have, context in zip(self.session.lengths, contexts, strict=True)]
+        unseen = [context[have:] for have, context in zip(held, contexts, strict=True)]
+        logits = self.session.feed(ragged(unseen), held, [len(tokens) - 1 for tokens in unseen])
+        self.session.commit([len(context) for context in contexts])
+        return logits
+
+    def _budget(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+        """A row drafts only where every token it feeds has a position in the draft's own context."""
+        if self._room is None:
+            return list(counts)
+        return [
+            max(0, min(k, self._room - len(context) + 1)) for k, context in zip(counts, contexts, strict=True)
+        ]
+
+    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+        counts = self._budget(contexts, counts)
+        self._width = width = max(counts)
+        if width == 0:
+            return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), [0] * len(contexts))
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        finite: Tensor | None = None
+        logits = self._catch_up(contexts)
+        for i in range(width):
+            if i > 0:
+                logits = self.session.feed(tokens[-1], [len(context) + i - 1 for context in contexts])
+            drafted = torch.cat(tokens, dim=1) if tokens and self._remembers else None
+            scores = self._score(logits, contexts, drafted)  # [B, 1, V]
+            peak, token = scores.max(-1)  # [B, 1]
+            live = torch.isfinite(peak).squeeze(1)
+            finite = live if finite is None else finite & live
+            if not self._greedy:
+                q = self._warp.probs(scores)
+                token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])
+                laws.append(q)
+            tokens.append(token)
+        return Draft(torch.cat(tokens, dim=1), counts, torch.cat(laws, dim=1) if laws else None, finite)
+
+    @property
+    def _remembers(self) -> bool:
+        return bool(getattr(self._warp, "processors", ()))
+
+    def _score(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None) -> Tensor:
+        """Processed scores after the drafted prefix."""
+        if drafted is None:
+            return self._warp.scores(logits, contexts)
+        prefixes = [list(context) + row for context, row in zip(contexts, drafted.tolist(), strict=True)]
+        return self._warp.scores(logits, prefixes)
+
+    def keep(self, accepted: Sequence[int]) -> None:
+        # Of the drafted tokens all but the last were fed; the accepted ones among them are true now.
+        fed = max(self._width - 1, 0)
+        self.session.commit([have + min(n, fed) for have, n in zip(self.session.lengths, accepted, strict=True)])
+        self._width = 0
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.session.select(rows)

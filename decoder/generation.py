@@ -1,0 +1,219 @@
+"""L3: one call under way: rows and parts are put together, steps are consumed, results are folded.
+
+`generate`, `generate_baseline`, `stream` and `custom_generate` all make a `Generation`; none has a loop of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from decoder.clock import clock_for
+from decoder.drafters import ModelDrafter
+from decoder.loop import Parts, Row, StopRule, run
+from decoder.models.cache import PositionCache
+from decoder.models.hf import CausalModel, CausalSession
+from decoder.randomness import RandomRows
+from decoder.request import Request
+from decoder.results import GenerationResult, row_rounds
+from decoder.text import StopStrings, cut_at_stop, new_text
+from decoder.types import Controller, Drafter, Limits, Step, Verifier
+from decoder.verify import VERIFIERS, GreedyVerifier
+from decoder.warpers import Warper
+
+# Processors of these modules are functions of (ids, scores): they may see drafted prefixes that are then rejected.
+_STATELESS_MODULES = ("transformers.generation.logits_process",)
+_STATEFUL_NAMES = {"SynthIDTextWatermarkLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor"}
+
+
+def keeps_state(processor: Any) -> bool:
+    """Whether a processor may depend on the order and number of its calls. A user's own may, unless it says
+    `stateless = True`."""
+    kind = type(processor)
+    if getattr(processor, "stateless", False):
+        return False
+    return kind.__module__ not in _STATELESS_MODULES or kind.__name__ in _STATEFUL_NAMES
+
+
+def criterion(rule: Any, device: torch.device) -> StopRule:
+    """A transformers `StoppingCriteria` as a stop rule; it sees every committed prefix once, in order."""
+
+    def stop(tokens: Sequence[int], prompt_length: int) -> bool:
+        verdict = rule(torch.tensor([list(tokens)], device=device), None)
+        return bool(torch.as_tensor(verdict).any())
+
+    return stop
+
+
+@dataclass
+class TurnCache:
+    """Both models' caches after a call, and the ids they hold; give it back as `cache=` to continue.
+
+    The record is always true to the buffers, so an older result's cache may be given again: what it shares with the new
+    prompt is reused, the rest recomputed.
+    """
+
+    target: PositionCache
+    draft: PositionCache | None
+    token_ids: list[int] = field(default_factory=list)
+    in_use: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes + (self.draft.nbytes if self.draft is not None else 0)
+
+    def reserve(self, prompt: Sequence[int]) -> None:
+        """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
+        if self.in_use:
+            raise ValueError("cache= is in use by another call; wait for it, or give each call its own cache.")
+        self.in_use = True
+        shared = 0
+        while shared < min(len(self.token_ids), len(prompt) - 1) and self.token_ids[shared] == prompt[shared]:
+            shared += 1
+        self.token_ids = self.token_ids[:shared]
+        for cache in (self.target, self.draft):
+            if cache is not None:
+                cache.commit([min(cache.lengths[0], shared)])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a decoder lends to a call."""
+
+    target: CausalModel
+    drafter: Drafter
+    verifier: str | Verifier
+    controller: Controller
+    tokenizer: Any = None
+    seed: int = 0
+
+
+class Generation:
+    """One batch of prompts being generated.
+
+    prompts: token ids; numbers: their numbers within the call, which choose the random streams.
+    """
+
+    def __init__(
+        self, setting: Setting, request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int]
+    ) -> None:
+        self._began = time.perf_counter()
+        self._setting, self._request = setting, request
+        self._numbers = list(numbers)
+        self.rows = [self._row(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
+        self._turn: TurnCache | None = request.options.get("cache")
+        self._steps: list[Step] = []
+        self.text_s = 0.0  # time spent on text while streaming
+        self._setup_s = 0.0
+        self._parts: Parts | None = None
+
+    def _row(self, prompt: Sequence[int], number: int) -> Row:
+        new, total = self._request.limits_for(len(prompt), self._setting.target.context_length)
+        stops: list[StopRule] = [criterion(rule, self._setting.target.device) for rule in self._request.criteria]
+        if self._request.stop_strings:
+            stops.append(StopStrings(self._setting.tokenizer, self._request.stop_strings, prompt))
+        return Row(number, list(prompt), len(prompt), Limits(new, total, self._request.eos), stops)
+
+    def _verifier(self) -> Verifier:
+        if self._request.params.greedy:
+            return GreedyVerifier()
+        chosen = self._setting.verifier
+        return VERIFIERS[chosen]() if isinstance(chosen, str) else chosen
+
+    def _assemble(self) -> Parts:
+        setting, request, turn = self._setting, self._request, self._turn
+        drafter = setting.drafter
+        in_order = any(keeps_state(processor) for processor in request.processors)
+        if in_order and isinstance(drafter, ModelDrafter):
+            drafter = drafter.greedy()  # processing in order needs a deterministic draft
+        if turn is not None and turn.draft is not None and isinstance(drafter, ModelDrafter):
+            drafter = drafter.with_cache(turn.draft)
+        warp = Warper(request.params, request.processors)
+        limit = max(row.limits.max_length for row in self.rows)
+        return Parts(
+            target=setting.target.open(len(self.rows), limit, turn.target if turn else None),
+            drafter=drafter,
+            verifier=self._verifier(),
+            controller=setting.controller,
+            warp=warp,
+            draft_warp=Warper(request.params) if in_order else warp,
+            random=RandomRows(setting.seed, self._numbers),
+            target_clock=clock_for(setting.target.device),
+            draft_clock=clock_for(getattr(getattr(drafter, "model", None), "device", "cpu")),
+            in_order=in_order,
+        )
+
+    def steps(self) -> Iterator[Step]:
+        """Run to the end, yielding each round. A `streamer` of the request is fed on the way."""
+        streamer = self._request.options.get("streamer")
+        if streamer is not None:
+            streamer.put(torch.tensor([self.rows[0].tokens]))
+        with self._reserved_cache():
+            self._parts = self._assemble()
+            rounds = run(self.rows, self._parts)
+            self._setup_s = time.perf_counter() - self._began
+            while True:
+                with torch.inference_mode():  # not around the yield: the consumer's code is not ours
+                    step = next(rounds, None)
+                if step is None:
+                    break
+                self._steps.append(step)
+                if streamer is not None:
+                    for token in step.rows[0].emitted:
+                        streamer.put(torch.tensor([token]))
+                yield step
+        if streamer is not None:
+            streamer.end()
+
+    @contextmanager
+    def _reserved_cache(self) -> Iterator[None]:
+        turn = self._turn
+        if turn is None:
+            yield
+            return
+        turn.reserve(self.rows[0].tokens)
+        try:
+            yield
+        finally:
+            turn.in_use = False
+
+    def results(self) -> list[GenerationResult]:
+        """Fold the steps of the finished run, a result per row."""
+        return [self._result(row) for row in self.rows]
+
+    def _result(self, row: Row) -> GenerationResult:
+        assert row.finish_reason is not None and self._parts is not None
+        began = time.perf_counter()
+        rounds = row_rounds(self._steps, row.number)
+        prompt, new = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
+        text = full_text = ""
+        if self._setting.tokenizer is not None:
+            text, full_text = new_text(self._setting.tokenizer, prompt, new)
+            text = cut_at_stop(text, self._request.stop_strings)
+        wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
+        return GenerationResult(
+            text=text,
+            full_text=full_text,
+            token_ids=tuple(new),
+            prompt_token_ids=tuple(prompt),
+            finish_reason=row.finish_reason,
+            wall_s=wall_s + time.perf_counter() - began,
+            steps=rounds,
+            lossless=self._parts.verifier.lossless,
+            tokenizer=self._setting.tokenizer,
+            cache=self._kept_cache(row) if self._request.options.get("return_cache") else None,
+        )
+
+    def _kept_cache(self, row: Row) -> TurnCache:
+        assert self._parts is not None
+        target = cast(CausalSession, self._parts.target)
+        drafter = self._parts.drafter
+        draft = cast(CausalSession, drafter.session).cache if isinstance(drafter, ModelDrafter) else None
+        turn = self._turn or TurnCache(target.cache, draft)
+        turn.token_ids = row.tokens[: target.lengths[0]]
+        return turn

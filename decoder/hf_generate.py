@@ -1,0 +1,112 @@
+"""L3: `model.generate(..., custom_generate=spec)`: transformers' prepared call, in this project's terms.
+
+What arrives there differs by version (`cache` or `past_key_values`, a mask or None); the warpers arrive inside the processor list and
+are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings` on this path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.generation import logits_process as library
+from transformers.generation import stopping_criteria as rules
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from decoder.prompts import encode
+from decoder.request import Request
+from decoder.types import SamplingParams
+
+_IGNORED = {  # prepared for transformers' own loop; this one makes its own
+    "attention_mask",
+    "position_ids",
+    "logits_to_keep",
+    "cache",
+    "past_key_values",
+    "use_cache",
+    "synced_gpus",
+    "cache_position",
+    "token_type_ids",
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """How to hand the ids back."""
+
+    prompt: torch.Tensor  # [B, L], as it came, padding included
+    pad: int
+    as_dict: bool
+    k: int = 4
+
+    def pack(self, new: Sequence[Sequence[int]]) -> Any:
+        """Prompt and new ids, padded on the right: [B, L + longest]."""
+        width = max(map(len, new))
+        tail = [list(ids) + [self.pad] * (width - len(ids)) for ids in new]
+        sequences = torch.cat([self.prompt, torch.tensor(tail, device=self.prompt.device)], dim=1)
+        return GenerateDecoderOnlyOutput(sequences=sequences) if self.as_dict else sequences
+
+
+def _split(processors: Sequence[Any]) -> tuple[SamplingParams, tuple[Any, ...]]:
+    """Warpers become parameters, everything else stays a processor."""
+    values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    rest = []
+    for processor in processors:
+        if isinstance(processor, library.TemperatureLogitsWarper):
+            values["temperature"] = float(processor.temperature)
+        elif isinstance(processor, library.TopKLogitsWarper):
+            values["top_k"] = int(processor.top_k)
+        elif isinstance(processor, library.TopPLogitsWarper):
+            values["top_p"] = float(processor.top_p)
+        elif isinstance(processor, library.MinPLogitsWarper):
+            values["min_p"] = float(processor.min_p)
+        elif type(processor).__name__ in ("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper"):
+            raise ValueError(f"{type(processor).__name__} is not supported with custom_generate here; unset it.")
+        else:
+            rest.append(processor)
+    return SamplingParams(**values), tuple(rest)
+
+
+def request_from_library(
+    model: Any, input_ids: torch.Tensor, passed: dict[str, Any], context: int | None
+) -> tuple[list[list[int]], Request, Output]:
+    """(rows without padding, the request, how to return it).
+
+    Raises:
+        ValueError: beams, a cache that already holds tokens, or arguments this decoder would have to ignore.
+    """
+    config = passed.pop("generation_config")
+    processors = passed.pop("logits_processor", None) or ()
+    criteria = passed.pop("stopping_criteria", None) or ()
+    mask = passed.get("attention_mask")
+    cache = passed.get("cache", passed.get("past_key_values"))
+    unknown = sorted(name for name, value in passed.items() if name not in _IGNORED and value is not None)
+    if unknown:
+        raise ValueError(f"custom_generate received {unknown}, which this decoder would have to ignore; leave them out.")
+    if config.num_beams not in (None, 1):
+        raise ValueError(f"num_beams={config.num_beams} is not supported: use 1.")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError("a cache that already holds tokens is not supported with custom_generate; leave it out.")
+    params, rest = _split(processors)
+    if not config.do_sample:
+        params = SamplingParams(temperature=0.0)
+    eos = config.eos_token_id
+    eos = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    own = (rules.MaxLengthCriteria, rules.EosTokenCriteria)
+    rows, _ = encode(input_ids, None, mask)
+    request = Request(
+        params=params,
+        max_new_tokens=int(config.max_length) - input_ids.shape[1],  # max_length counts a padded row's padding
+        max_length=None,
+        eos=frozenset(eos),
+        stop_strings=(),
+        processors=rest,
+        criteria=tuple(rule for rule in criteria if not isinstance(rule, own)),
+        options={},
+    )
+    for row in rows:
+        request.limits_for(len(row), context)
+    pad = config.pad_token_id if config.pad_token_id is not None else (eos[0] if eos else 0)
+    return rows, request, Output(input_ids, int(pad), bool(config.return_dict_in_generate))

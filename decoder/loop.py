@@ -1,0 +1,260 @@
+"""L3: the one loop. Draft, verify, commit; a `Step` a round.
+
+Plain decoding is this loop with a drafter that proposes nothing, a batch is this loop with more rows, a stream reads
+its steps. It speaks token ids and knows no tokenizer, drafter, cache, clock or library class.
+
+Invariant between rounds: the target has cached every committed token but the last of each live row, so a
+round forwards that token and the drafted ones and reads the target's law after each. Round 0 is the
+prefill: it verifies an empty draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoder.types import (
+    Clock,
+    Controller,
+    Draft,
+    Drafter,
+    Lap,
+    Limits,
+    ModelSession,
+    RandomSource,
+    RowStep,
+    Step,
+    Verdict,
+    Verifier,
+    Warp,
+)
+from decoder.verify.match import match_in_order
+
+StopRule = Callable[[Sequence[int], int], bool]  # (tokens so far, how many are prompt) -> stop here?
+
+
+class NonFiniteLogits(ValueError):
+    """A model returned NaN or nothing but -inf."""
+
+
+@dataclass
+class Row:
+    """A text under way: `tokens` holds the prompt and all committed tokens."""
+
+    number: int
+    tokens: list[int]
+    prompt_length: int
+    limits: Limits
+    stops: Sequence[StopRule] = ()
+    finish_reason: str | None = None
+
+    def room(self) -> int:
+        """Tokens this row may still emit."""
+        return min(
+            self.prompt_length + self.limits.max_new_tokens - len(self.tokens), self.limits.max_length - len(self.tokens)
+        )
+
+    def append(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Commit tokens one by one until something ends the text; returns those committed."""
+        for n, token in enumerate(tokens, 1):
+            self.tokens.append(token)
+            if token in self.limits.eos:
+                self.finish_reason = "eos"
+            elif any([stop(self.tokens, self.prompt_length) for stop in self.stops]):  # every rule sees every token
+                self.finish_reason = "stop"
+            elif self.room() <= 0:
+                self.finish_reason = "length"
+            if self.finish_reason:
+                return tuple(tokens[:n])
+        return tuple(tokens)
+
+
+@dataclass
+class Parts:
+    """What a run is made of. `in_order` asks for position-by-position processing (processors with state)."""
+
+    target: ModelSession
+    drafter: Drafter
+    verifier: Verifier
+    controller: Controller
+    warp: Warp
+    draft_warp: Warp
+    random: RandomSource
+    target_clock: Clock
+    draft_clock: Clock
+    in_order: bool = False
+
+
+def _nothing(rows: int) -> Draft:
+    return Draft(torch.zeros(rows, 0, dtype=torch.long), [0] * rows)
+
+
+def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
+    """Generate until every row has finished, yielding a `Step` a round.
+
+    Raises:
+        NonFiniteLogits: naming the model and the position.
+    """
+    live = list(rows)
+    index = 0
+    while live:
+        began = time.perf_counter()
+        contexts = [row.tokens for row in live]
+        if index == 0:
+            k, draft, draft_lap = 0, _nothing(len(live)), _start(live, parts)
+        else:
+            k = parts.controller.next_length()
+            draft, draft_lap = _propose(live, contexts, parts, k)
+        mark = parts.target_clock.start()
+        logits = _forward(contexts, draft, parts.target)  # [B, K+1, V]
+        lap = parts.target_clock.stop(mark)
+        record = _settle(live, contexts, draft, logits, parts)
+        parts.target.commit([len(row.tokens) - 1 for row in live])
+        if any(draft.counts):
+            parts.drafter.keep([part.accepted for part in record])
+        step = Step(index, tuple(record), time.perf_counter() - began, lap, draft_lap, k)
+        parts.controller.observe(step)
+        still = [b for b, row in enumerate(live) if row.finish_reason is None]
+        if still and len(still) < len(live):
+            _select(still, parts)
+        live = [live[b] for b in still]
+        index += 1
+        yield step
+
+
+def _start(live: Sequence[Row], parts: Parts) -> Lap:
+    """The drafter of this run takes the place of its recipe; a draft model prefills the prompts here."""
+    mark = parts.draft_clock.start()
+    limit = max(row.limits.max_length for row in live)
+    parts.drafter = parts.drafter.start([row.tokens for row in live], parts.draft_warp, parts.random, limit)
+    return parts.draft_clock.stop(mark)
+
+
+def _propose(
+    live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Parts, k: int
+) -> tuple[Draft, Lap | None]:
+    """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit."""
+    counts = [max(0, min(k, row.room() - 1)) for row in live]
+    if not any(counts):
+        return _nothing(len(live)), None
+    mark = parts.draft_clock.start()
+    draft = parts.drafter.propose(contexts, counts)
+    assert draft.tokens.shape[0] == len(live) and all(
+        0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
+    ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
+    return draft, parts.draft_clock.stop(mark)
+
+
+def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSession) -> Tensor:
+    """Target logits [B, K+1, V] after the last committed token and after every drafted one."""
+    starts = [min(have, len(context) - 1) for have, context in zip(target.lengths, contexts, strict=True)]
+    unseen = [list(context[start:]) for start, context in zip(starts, contexts, strict=True)]
+    width = max(map(len, unseen))
+    padded = [tokens + [0] * (width - len(tokens)) for tokens in unseen]
+    known = torch.tensor(padded, dtype=torch.long)  # [B, m]
+    if draft.tokens.shape[1] == 0:
+        return target.feed(known, starts, [len(tokens) - 1 for tokens in unseen])
+    assert width == 1, "only the prefill feeds more than the last committed token"
+    return target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)
+
+
+def _settle(
+    live: Sequence[Row], contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts
+) -> list[RowStep]:
+    """Verify, read the verdict in one transfer, and append what each row emits."""
+    if parts.in_order:
+        return _settle_in_order(live, draft, logits, parts)
+    starts = [len(context) for context in contexts]
+    tokens = draft.tokens.to(logits.device)
+    scores = parts.warp.scores(logits, contexts, tokens)
+    peak = scores.amax(-1)  # [B, K+1]; NaN wins, -inf only where all are
+    p = scores if parts.warp.greedy else parts.warp.probs(scores)
+    verdict = parts.verifier(p, draft, parts.random, starts)
+    host = _read(verdict, tokens, torch.isfinite(peak), draft)
+    return [_emit(b, row, host[b], draft.counts[b]) for b, row in enumerate(live)]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One row of a verdict on the host."""
+
+    accepted: int
+    next_token: int
+    drafted: list[int]
+    overlap: list[float]
+    target_finite: list[bool]
+    draft_finite: bool
+
+
+def _read(verdict: Verdict, tokens: Tensor, finite: Tensor, draft: Draft) -> list[_Read]:
+    """The round's one device-to-host transfer: everything the host must know, in one float64 tensor."""
+    width = tokens.shape[1]
+    wide = torch.float32 if tokens.device.type == "mps" else torch.float64  # ids are exact in either
+    overlap = torch.zeros_like(tokens, dtype=wide) if verdict.overlap is None else verdict.overlap.to(wide)
+    healthy = torch.ones_like(verdict.accepted) if draft.finite is None else draft.finite.to(tokens.device)
+    columns = [verdict.accepted[:, None], verdict.next_tokens[:, None], healthy[:, None], tokens, finite, overlap]
+    packed = torch.cat([column.to(wide) for column in columns], dim=1).tolist()
+    rows = []
+    for values, count in zip(packed, draft.counts, strict=True):
+        drafted = [int(v) for v in values[3 : 3 + count]]
+        flags = [bool(v) for v in values[3 + width : 4 + width + count]]
+        shares = values[4 + 2 * width : 4 + 2 * width + count] if verdict.overlap is not None else []
+        rows.append(_Read(int(values[0]), int(values[1]), drafted, shares, flags, bool(values[2])))
+    return rows
+
+
+def _emit(b: int, row: Row, read: _Read, count: int) -> RowStep:
+    """Refuse rubbish, then commit the accepted tokens and the one after them."""
+    if not read.draft_finite and count:
+        raise NonFiniteLogits(
+            f"the draft's logits are NaN or all -inf after position {len(row.tokens) - 1} of row {row.number}; "
+            "check its weights and dtype (float16 overflows in models trained in bfloat16)."
+        )
+    bad = next((i for i, fine in enumerate(read.target_finite[: read.accepted + 1]) if not fine), None)
+    if bad is not None:
+        raise NonFiniteLogits(
+            f"the target's logits are NaN or all -inf after position {len(row.tokens) - 1 + bad} of row {row.number}; "
+            "check its weights and dtype, and processors that ban every token."
+        )
+    emitted = row.append([*read.drafted[: read.accepted], read.next_token])
+    return RowStep(
+        row.number, tuple(read.drafted), read.accepted, emitted, row.finish_reason, tuple(read.overlap)
+    )
+
+
+def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: Parts) -> list[RowStep]:
+    """Processors with state: each committed prefix is processed once, in order; drafts are deterministic."""
+    steps = []
+    for b, row in enumerate(live):
+        drafted = draft.tokens[b, : draft.counts[b]].tolist()
+        before = list(row.tokens)
+
+        def scores_at(i: int, emitted: list[int], b: int = b, before: list[int] = before) -> Tensor:
+            return parts.warp.scores(logits[b : b + 1, i : i + 1], [before + emitted])[0]
+
+        def choose(scores: Tensor, b: int = b, row: Row = row) -> int:
+            if not bool(torch.isfinite(scores.amax())):
+                raise NonFiniteLogits(f"the target's logits are NaN or all -inf in row {row.number}.")
+            if parts.warp.greedy:
+                return int(scores.argmax())
+            p = parts.warp.probs(scores)[None].expand(len(live), 1, -1)
+            wanted = [int(other == b) for other in range(len(live))]
+            return int(parts.random.draw(p, [len(row.tokens)] * len(live), wanted)[b, 0])
+
+        def ends(emitted: list[int], row: Row = row) -> bool:
+            row.append(emitted[-1:])
+            return row.finish_reason is not None
+
+        emitted = match_in_order(scores_at, choose, drafted, ends)
+        accepted = sum(1 for x, y in zip(drafted, emitted, strict=False) if x == y)
+        steps.append(RowStep(row.number, tuple(drafted), accepted, tuple(emitted), row.finish_reason))
+    return steps
+
+
+def _select(still: Sequence[int], parts: Parts) -> None:
+    for part in (parts.target, parts.drafter, parts.random):
+        part.select(still)

@@ -1,0 +1,197 @@
+"""L1: the KV cache, addressed by position, and all knowledge of transformers' cache interface.
+
+One preallocated buffer per layer, grown by doubling. Every row writes at its own positions and a query at position t sees the
+slots 0 ... t, so slot j of a row always holds token j of its sequence. Rolling back is moving a number; a ragged
+batch needs no re-padding; what lies beyond a row's committed length is never seen, because the forward that could
+see it overwrites it first. Layers with a sliding window keep all positions too and are windowed by the mask.
+
+Supports transformers >= 5.17, < 6: there `Cache` takes a list of layers, and the forward's argument is called
+`past_key_values` (up to about 5.23) or `cache` (later).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_ROOM = 64  # slots beyond the first forward, so that short texts never regrow
+_LAYER_TYPES = {"full_attention", "sliding_attention"}  # what a position-addressed buffer can serve
+
+
+@dataclass
+class _Write:
+    """Where the next forward's tokens go; shared by all layers of one cache."""
+
+    starts: list[int] = field(default_factory=list)
+    count: int = 0
+    limit: int = 0  # no row will ever need a slot at or beyond this
+    index: Tensor | None = None  # [B, m] slots of a ragged write
+
+    @property
+    def end(self) -> int:
+        return max(self.starts, default=0) + self.count
+
+    @property
+    def uniform(self) -> bool:
+        return self.starts.count(self.starts[0]) == len(self.starts)
+
+
+class PositionLayer(CacheLayerMixin):
+    """One layer's keys and values [B, H, capacity, D]."""
+
+    is_sliding = False
+    is_croppable = False  # only `PositionCache` rolls back
+
+    def __init__(self, write: _Write) -> None:
+        super().__init__()
+        self._write = write
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        capacity = max(self._write.end, min(self._write.end + _ROOM, self._write.limit))
+        self.keys = key_states.new_zeros((*key_states.shape[:2], capacity, key_states.shape[3]))
+        self.values = value_states.new_zeros((*value_states.shape[:2], capacity, value_states.shape[3]))
+        self.is_initialized = True
+
+    def _grow(self) -> None:
+        assert self.keys is not None and self.values is not None
+        held = self.keys.shape[2]
+        capacity = max(self._write.end, min(2 * held, self._write.limit))
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros((*old.shape[:2], capacity, old.shape[3]))
+            new[:, :, :held] = old
+            setattr(self, name, new)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write [B, H, m, D] at each row's positions; return all slots any row may see."""
+        write = self._write
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        elif write.end > self.keys.shape[2]:
+            self._grow()
+        end = write.end
+        if write.index is None:
+            self.keys[:, :, end - write.count : end] = key_states
+            self.values[:, :, end - write.count : end] = value_states
+        else:
+            slots = write.index.to(key_states.device)[:, None, :, None]  # [B, 1, m, 1]
+            self.keys.scatter_(2, slots.expand_as(key_states), key_states)
+            self.values.scatter_(2, slots.expand_as(value_states), value_states)
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._write.end, 0
+
+    def get_seq_length(self) -> int:
+        return self._write.end - self._write.count
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+    def select(self, rows: Tensor) -> None:
+        if self.is_initialized:
+            self.keys = self.keys.index_select(0, rows.to(self.keys.device))
+            self.values = self.values.index_select(0, rows.to(self.values.device))
+
+
+class PositionCache(Cache):
+    """The cache of one run over B rows. `place` before a forward, `commit` after the verdict.
+
+    lengths: committed positions per row.
+    """
+
+    def __init__(self, layers: int, rows: int, limit: int) -> None:
+        self._write = _Write([0] * rows, 0, limit)
+        self.lengths = [0] * rows
+        self._written = [0] * rows  # committed and provisional positions
+        super().__init__(layers=[PositionLayer(self._write) for _ in range(layers)])
+
+    def place(self, starts: Sequence[int], count: int) -> None:
+        """The next forward's `count` tokens sit at starts[b] ... starts[b] + count - 1 of row b."""
+        assert all(0 <= start <= written for start, written in zip(starts, self._written, strict=True)), (
+            f"a write at {list(starts)} would leave a hole after {self._written}"
+        )
+        self._written = [max(held, start + count) for held, start in zip(self.lengths, starts, strict=True)]
+        self._write.starts, self._write.count = list(starts), count
+        self._write.index = None
+        if not self._write.uniform:
+            self._write.index = torch.tensor(starts)[:, None] + torch.arange(count)
+
+    def commit(self, lengths: Sequence[int]) -> None:
+        """Row b holds exactly its first lengths[b] positions; what is beyond never happened."""
+        assert all(n <= written for n, written in zip(lengths, self._written, strict=True)), (
+            f"cannot commit {list(lengths)} positions of {self._written} written"
+        )
+        self.lengths = list(lengths)
+        self._written = list(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        index = torch.tensor(rows)
+        for layer in self.layers:
+            layer.select(index)
+        self.lengths = [self.lengths[row] for row in rows]
+        self._written = [self._written[row] for row in rows]
+        self._write.starts = [self._write.starts[row] for row in rows]
+        self._write.index = None
+
+    def extend_limit(self, limit: int) -> None:
+        """A continued conversation may grow further than the first turn."""
+        self._write.limit = max(self._write.limit, limit)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(
+            t.numel() * t.element_size() for layer in self.layers for t in (layer.keys, layer.values) if t is not None
+        )
+
+
+def attention_mask(starts: Sequence[int], count: int, window: int | None, device: torch.device) -> Tensor:
+    """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
+    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
+    slots = torch.arange(max(starts) + count, device=device)
+    seen = slots <= positions[..., None]
+    if window is not None:
+        seen &= slots > positions[..., None] - window
+    return seen[:, None]
+
+
+def cache_argument(model: Any) -> str:
+    """The name under which this model's forward takes its cache."""
+    names = inspect.signature(model.forward).parameters
+    for name in ("cache", "past_key_values"):
+        if name in names:
+            return name
+    raise ValueError(
+        f"{type(model).__name__}.forward takes neither cache nor past_key_values, so its state cannot be rolled back; "
+        "use a decoder-only attention model."
+    )
+
+
+def check_rollback(model: Any, role: str) -> None:
+    """Refuse, before anything runs, a model whose state is not addressed by position.
+
+    Raises:
+        ValueError: encoder-decoder models; recurrent, convolutional or otherwise stateful models.
+    """
+    config = model.config.get_text_config(decoder=True)
+    kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{kind} is an encoder-decoder model; speculative decoding here needs a decoder-only model.")
+    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    if getattr(model, "_is_stateful", False) or unknown:
+        why = f"layers of type {unknown}" if unknown else "recurrent state"
+        raise ValueError(
+            f"{kind} has {why}, whose state cannot be rolled back after a rejected draft; "
+            "use a model with full or sliding-window attention only, or transformers' own generate()."
+        )
+    cache_argument(model)

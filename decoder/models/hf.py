@@ -1,0 +1,167 @@
+"""L2: a Hugging Face causal model as the loop sees it: tokens at positions in, logits out.
+
+Knows devices, dtypes, masks and heads; does not know what is drafted, verified or sampled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
+
+# Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time.
+BATCHED_FAMILIES = frozenset(
+    "llama mistral qwen2 qwen3 gemma gemma2 gemma3 gemma3_text gpt2 gpt_neox opt phi phi3 smollm3 "
+    "starcoder2 olmo2 granite stablelm cohere".split()
+)
+
+
+def context_length(model: Any) -> int | None:
+    """Positions the model was built for, or None where its configuration names no limit."""
+    config = model.config.get_text_config(decoder=True)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def input_device(model: Any) -> torch.device:
+    """Where token ids must be: the device of the embedding (models may be spread over several)."""
+    weight = model.get_input_embeddings().weight
+    if weight.device.type != "meta":
+        return torch.device(weight.device)
+    hook = getattr(model.get_input_embeddings(), "_hf_hook", None)  # offloaded by accelerate
+    device = getattr(hook, "execution_device", None)
+    if device is None:
+        return torch.device("cpu")
+    return torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+
+
+class CausalModel:
+    """A loaded model plus what the loop must know of it. Shared by all runs; holds no run's state.
+
+    role: "target" or "draft", used in messages.
+    vocab_size: V, at most the head's rows; logits are cut or padded with -inf to it, so that a padded head never
+        emits an id the tokenizer lacks. None: as many as the head has.
+    """
+
+    def __init__(self, model: Any, role: str, vocab_size: int | None = None, banned: Sequence[int] = ()) -> None:
+        check_rollback(model, role)
+        self.model = model
+        self.role = role
+        self.head_size = int(model.get_output_embeddings().weight.shape[0])
+        self.embedding_size = int(model.get_input_embeddings().weight.shape[0])
+        self.vocab_size = self.head_size if vocab_size is None else vocab_size
+        self.banned = tuple(banned)
+        self.context_length = context_length(model)
+        self.device = input_device(model)
+        config = model.config.get_text_config(decoder=True)
+        self.layers = int(config.num_hidden_layers)
+        self.can_batch = config.model_type in BATCHED_FAMILIES and model.config._attn_implementation in (
+            "eager",
+            "sdpa",
+        )
+        self._window = getattr(config, "sliding_window", None)
+        types = set(getattr(config, "layer_types", None) or ())
+        self._mask_by_type = types if "sliding_attention" in types else None
+        self._windowed = self._window is not None and getattr(config, "use_sliding_window", True) and not types
+        self._cache_name = cache_argument(model)
+        parameters = inspect.signature(model.forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._keeps_logits = "logits_to_keep" in parameters
+
+    def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
+        """A run over `rows` rows, none longer than `limit` tokens; `cache` continues an earlier one."""
+        if cache is None:
+            cache = PositionCache(self.layers, rows, limit)
+        else:
+            cache.extend_limit(limit)
+        return CausalSession(self, cache)
+
+    def masks(self, starts: Sequence[int], count: int) -> Tensor | dict[str, Tensor] | None:
+        """Explicit masks for rows at different positions; None lets the library make the plain causal one."""
+        if len(set(starts)) == 1:
+            return None
+        kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
+        masks = {}
+        for kind in kinds:
+            window = self._window if kind == "sliding_attention" else None
+            seen = attention_mask(starts, count, window, self.device)
+            if self.model.config._attn_implementation == "eager":  # eager adds its mask to the scores
+                dtype = self.model.dtype
+                seen = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(
+                    ~seen, torch.finfo(dtype).min
+                )
+            masks[kind] = seen
+        return masks if self._mask_by_type else masks.popitem()[1]
+
+    def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
+        """One forward of tokens [B, m]; logits at the positions `keep` names (0: all)."""
+        count = tokens.shape[1]
+        arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True, self._cache_name: cache}
+        if self._takes_positions:
+            positions = torch.arange(count, device=self.device) + torch.tensor(starts, device=self.device)[:, None]
+            if self.context_length is not None:  # only padding can lie beyond the context
+                positions = positions.clamp_(max=self.context_length - 1)
+            arguments["position_ids"] = positions
+        mask = self.masks(starts, count)
+        if mask is not None:
+            arguments["attention_mask"] = mask
+        if self._keeps_logits:
+            arguments["logits_to_keep"] = keep
+        logits: Tensor = self.model(**arguments).logits
+        if not self._keeps_logits:
+            logits = logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]
+        return logits
+
+    def fit_vocabulary(self, logits: Tensor) -> Tensor:
+        """Cut or pad the head [B, n, head] to [B, n, V]; ids the tokenizer lacks get -inf."""
+        logits = logits[..., : self.vocab_size]
+        missing = self.vocab_size - logits.shape[-1]
+        if missing > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        if self.banned:
+            logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+        return logits
+
+
+class CausalSession:
+    """One run of one model: implements `ModelSession` over a `PositionCache`."""
+
+    def __init__(self, model: CausalModel, cache: PositionCache) -> None:
+        self._model = model
+        self.cache = cache
+        self.vocab_size = model.vocab_size
+        self.forwards = 0
+
+    @property
+    def lengths(self) -> list[int]:
+        return self.cache.lengths
+
+    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
+        model = self._model
+        tokens = tokens.to(model.device)
+        if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: still a valid law
+            tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
+        self.cache.place(starts, tokens.shape[1])
+        self.forwards += 1
+        if at is None:
+            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 0))
+        if all(index == tokens.shape[1] - 1 for index in at):
+            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 1))
+        wanted = sorted(set(at))
+        logits = model.call(tokens, starts, self.cache, torch.tensor(wanted, device=model.device))  # [B, U, V]
+        column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
+        return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
+
+    def commit(self, lengths: Sequence[int]) -> None:
+        self.cache.commit(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.cache.select(rows)

@@ -1,0 +1,67 @@
+"""L3: a generation as an iterator of text.
+
+Reads the same steps as everything else. A piece never holds half a character and never goes past a stop string.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+from decoder.generation import Generation
+from decoder.results import GenerationResult
+from decoder.text import Detokenizer, cut_at_stop
+
+
+class TextStream:
+    """Iterates over text pieces; when it is exhausted, `result` is the finished result.
+
+    As a generator it also *returns* the result (the value of `yield from`). Dropping it half-way is safe.
+    """
+
+    def __init__(self, generation: Generation, tokenizer: object, stop_strings: tuple[str, ...]) -> None:
+        self._generation = generation
+        self._detokenizer = Detokenizer(tokenizer, generation.rows[0].tokens)
+        self._stop_strings = stop_strings
+        self._held = ""
+        self._sent = ""
+        self.result: GenerationResult | None = None
+        self._pieces = self._run()
+
+    def __iter__(self) -> Generator[str, None, GenerationResult]:
+        return self._pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def _withheld(self, text: str) -> int:
+        """How many characters at the end could still become a stop string."""
+        for size in range(min(len(text), max(map(len, self._stop_strings), default=1) - 1), 0, -1):
+            if any(string.startswith(text[-size:]) for string in self._stop_strings):
+                return size
+        return 0
+
+    def _release(self, text: str) -> str:
+        """What may be shown now of everything not shown yet."""
+        self._held += text
+        cut = len(self._held) - self._withheld(self._held)
+        ready, self._held = self._held[:cut], self._held[cut:]
+        self._sent += ready
+        return ready
+
+    def _run(self) -> Generator[str, None, GenerationResult]:
+        for step in self._generation.steps():
+            began = time.perf_counter()
+            text = "".join(self._detokenizer.push(token) for token in step.rows[0].emitted)
+            last = step.rows[0].finish_reason is not None
+            ready = "" if last else self._release(text)
+            self._held += text if last else ""
+            self._generation.text_s += time.perf_counter() - began
+            if ready:
+                yield ready
+        self._held += self._detokenizer.flush()
+        rest = cut_at_stop(self._sent + self._held, self._stop_strings)[len(self._sent) :]
+        if rest:
+            yield rest
+        self.result = self._generation.results()[0]
+        return self.result

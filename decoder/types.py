@@ -1,0 +1,241 @@
+"""L0: the values that pass between layers, and the seams where new parts plug in.
+
+Nothing here computes. `p` and `q` are the target's and the draft's probabilities *after* warping;
+B rows, K drafted tokens, V vocabulary entries. A round is one proposal plus one verification.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+FINISH_REASONS = ("eos", "stop", "length")
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a distribution is warped before a token is taken from it.
+
+    Applied in this order: temperature, top-k, top-p, min-p (transformers' order).
+
+    temperature: >= 0; 0 is greedy decoding.  top_k: >= 0; 0 keeps all.
+    top_p: (0, 1]; 1 keeps all.               min_p: [0, 1]; 0 keeps all.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= _number("temperature", self.temperature) < float("inf"):
+            raise ValueError(f"temperature={self.temperature!r} must be >= 0 and finite; 0 means greedy decoding.")
+        if not 0.0 < _number("top_p", self.top_p) <= 1.0:
+            raise ValueError(f"top_p={self.top_p!r} must lie in (0, 1]; use 1.0 to keep every token.")
+        if not 0.0 <= _number("min_p", self.min_p) <= 1.0:
+            raise ValueError(f"min_p={self.min_p!r} must lie in [0, 1]; use 0.0 to keep every token.")
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int):
+            raise TypeError(f"top_k={self.top_k!r} must be an integer; use 0 to keep every token.")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k} must be >= 0; use 0 to keep every token.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a drafter proposes for every row of one round.
+
+    tokens: [B, K] long; row b holds `counts[b]` proposals, the rest is padding.
+    counts: proposals per row, 0 <= counts[b] <= K.
+    probs:  [B, K, V], the law each token was *really* drawn from; None when the proposal is a
+            function of the past (n-gram, greedy draft). In a mixed batch a deterministic row is one-hot.
+    finite: [B] bool, False where the draft's logits were NaN or all -inf; None when that cannot happen.
+    """
+
+    tokens: Tensor
+    counts: list[int]
+    probs: Tensor | None = None
+    finite: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier decided, still on the device.
+
+    accepted: [B] leading drafted tokens kept.   next_tokens: [B] the recovered or bonus token after them.
+    overlap:  [B, K] min(1, p(x)/q(x)) at the drafted tokens, the chance each had to pass (None: not computed).
+    """
+
+    accepted: Tensor
+    next_tokens: Tensor
+    overlap: Tensor | None = None
+
+
+class Lap(Protocol):
+    """A stretch of device time; reading it may wait for the device."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class Clock(Protocol):
+    """Stamps phases in the time of one device."""
+
+    def start(self) -> Any: ...
+
+    def stop(self, mark: Any) -> Lap: ...
+
+
+@dataclass(frozen=True)
+class RowStep:
+    """One row's part in a round. `emitted` ends where EOS, a stop rule or the length ended the text."""
+
+    row: int
+    drafted: tuple[int, ...]
+    accepted: int
+    emitted: tuple[int, ...]
+    finish_reason: str | None = None
+    overlap: tuple[float, ...] = ()
+
+    @property
+    def tested(self) -> int:
+        """Positions really tested: a round stops testing at its first rejection."""
+        return min(self.accepted + 1, len(self.drafted))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round over all live rows (round 0 is the prefill, whose draft is empty).
+
+    `wall_s` is the host's time from the start of the round to its end; what the models did not use
+    of it is overhead. Laps are device times.
+    """
+
+    index: int
+    rows: tuple[RowStep, ...]
+    wall_s: float
+    target_lap: Lap
+    draft_lap: Lap | None = None
+    k: int = 0
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.index == 0
+
+    @property
+    def target_s(self) -> float:
+        return self.target_lap.seconds
+
+    @property
+    def draft_s(self) -> float:
+        return 0.0 if self.draft_lap is None else self.draft_lap.seconds
+
+
+class RandomSource(Protocol):
+    """Every random choice of a run goes through one of these, so that tests can replay all outcomes."""
+
+    def draw(self, probs: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tensor:
+        """One token for each of the first `counts[b]` positions of row b from probs [B, n, V] -> [B, n].
+
+        `starts[b]` is the index in the row's sequence that the first drawn token would take.
+        """
+        ...
+
+    def accept(self, numerator: Tensor, denominator: Tensor, counts: Sequence[int]) -> Tensor:
+        """[B, K] bool, True with probability min(1, numerator / denominator), independently."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        ...
+
+
+class ModelSession(Protocol):
+    """One run of one model over B rows, with a KV cache addressed by position."""
+
+    lengths: list[int]  # committed tokens held per row
+    vocab_size: int  # V of the logits returned
+
+    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
+        """Forward tokens [B, m] at positions starts[b] ... starts[b] + m - 1, provisionally.
+
+        Returns logits [B, m, V], or [B, 1, V] after token `at[b]` of each row. Provisional until `commit`.
+        """
+        ...
+
+    def commit(self, lengths: Sequence[int]) -> None:
+        """The first lengths[b] positions of row b are true; what lies beyond never happened."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
+
+
+class Warp(Protocol):
+    """Logits in, scores or probabilities out; knows the sampling parameters and the processors."""
+
+    greedy: bool
+
+    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor: ...
+
+    def probs(self, scores: Tensor) -> Tensor: ...
+
+
+class Drafter:
+    """Proposes tokens. Subclass it: `propose` is the only method you must write.
+
+    A drafter given to a decoder is a recipe; `start` returns the drafter for one run, so that runs
+    never share state. The default returns a shallow copy of the recipe.
+    """
+
+    name = "custom"
+
+    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
+        """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
+        return copy.copy(self)
+
+    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+        """Propose up to counts[b] tokens to follow contexts[b]. May propose fewer."""
+        raise NotImplementedError
+
+    def keep(self, accepted: Sequence[int]) -> None:
+        """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Rows finished: keep only these, in this order."""
+
+
+class Verifier(Protocol):
+    name: str
+    lossless: bool
+
+    def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict: ...
+
+
+class Controller(Protocol):
+    """Chooses the draft length from the past; never from this round's p."""
+
+    def next_length(self) -> int: ...
+
+    def observe(self, step: Step) -> None: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a row ends. `max_length` counts prompt and new tokens; `eos` is a set of ids."""
+
+    max_new_tokens: int
+    max_length: int
+    eos: frozenset[int] = field(default_factory=frozenset)

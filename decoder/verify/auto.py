@@ -1,0 +1,24 @@
+"""L1: the default: match when the draft is deterministic, block verification when it was sampled. Lossless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from decoder.types import Draft, RandomSource, Verdict
+from decoder.verify.block import BlockVerifier
+from decoder.verify.match import MatchVerifier
+
+
+class AutoVerifier:
+    name = "auto"
+    lossless = True
+
+    def __init__(self) -> None:
+        self._match, self._block = MatchVerifier(), BlockVerifier()
+
+    def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
+        """p [B, K+1, V]; whether the draft has a law depends on the drafter, never on this round's p."""
+        chosen = self._match if draft.probs is None else self._block
+        return chosen(p, draft, random, starts)

@@ -1,0 +1,45 @@
+"""L1: pieces every chain verifier shares: which positions are real, the leading run, the residual law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decoder.types import Draft
+
+
+def real_positions(counts: Sequence[int], width: int, device: torch.device) -> Tensor:
+    """[B, K] bool: True where a row really drafted a token."""
+    return torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
+
+
+def leading_run(passed: Tensor) -> Tensor:
+    """Length of the run of True at the start of each row: [B, K] -> [B]."""
+    return passed.long().cumprod(-1).sum(-1)
+
+
+def draft_law(draft: Draft, like: Tensor) -> Tensor:
+    """q [B, K, V]: the law given, or one-hot for a deterministic proposal."""
+    if draft.probs is not None:
+        return draft.probs.to(device=like.device, dtype=like.dtype)
+    return torch.zeros_like(like[:, :-1]).scatter_(-1, draft.tokens.to(like.device).unsqueeze(-1), 1.0)
+
+
+def at_tokens(probs: Tensor, tokens: Tensor) -> Tensor:
+    """probs [B, K, V] at tokens [B, K] -> [B, K]."""
+    return probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def rows_at(probs: Tensor, index: Tensor) -> Tensor:
+    """One position of each row: probs [B, n, V], index [B] -> [B, V]."""
+    return probs[torch.arange(probs.shape[0], device=probs.device), index]
+
+
+def residual(p: Tensor, q: Tensor, scale: Tensor | None = None) -> Tensor:
+    """normalise((scale p - q)+) over the last axis; p itself where rounding leaves no residual mass."""
+    scaled = p if scale is None else scale.unsqueeze(-1) * p
+    rest = (scaled - q).clamp_(min=0.0)
+    mass = rest.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(rest.dtype).tiny), p)

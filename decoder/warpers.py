@@ -1,0 +1,118 @@
+"""L1: from logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
+
+The order and the edge rules are those of transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
+`TopPLogitsWarper`, `MinPLogitsWarper`); the same object warps target and draft, once each. Logits become float32
+first. Top-p selects before it sorts: it looks at the few largest logits and sorts the whole
+vocabulary only for rows whose mass is spread wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from decoder.types import SamplingParams
+
+Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
+_SELECT = 128
+
+
+def _keep_top_k(scores: Tensor, top_k: int) -> Tensor:
+    """Mask all below the k-th largest; ties with it stay, as in transformers."""
+    if top_k >= scores.shape[-1]:
+        return scores
+    smallest_kept = scores.topk(top_k, dim=-1).values[..., -1:]
+    return scores.masked_fill(scores < smallest_kept, -torch.inf)
+
+
+def _nucleus_threshold(sorted_probs: Tensor, top_p: float) -> Tensor:
+    """How many of the descending probabilities [N, n] form the nucleus: those with less than top_p before them."""
+    before = sorted_probs.cumsum(-1) - sorted_probs
+    return (before < top_p).sum(-1).clamp_(min=1)
+
+
+def _drop_spare_ties(keep: Tensor, scores: Tensor, smallest: Tensor, size: Tensor) -> Tensor:
+    """Where more tokens tie with the smallest kept score than fit, keep those of the highest ids (a stable sort's order)."""
+    spare = keep.sum(-1) - size
+    if not bool((spare > 0).any()):
+        return keep
+    tied = scores == smallest
+    return keep & ~(tied & (tied.cumsum(-1) <= spare[:, None]))
+
+
+def _nucleus_mask(scores: Tensor, probs: Tensor, top_p: float) -> Tensor:
+    """[N, V] bool: the smallest set of likeliest tokens whose mass reaches top_p."""
+    vocab = scores.shape[-1]
+    # On a GPU one full sort is cheaper than the host read that would tell whether a selection is enough.
+    width = vocab if scores.device.type != "cpu" else min(_SELECT, vocab)
+    values, ids = scores.topk(width, dim=-1)
+    chosen = probs.gather(-1, ids)
+    if width < vocab and bool((chosen.sum(-1) < top_p).any()):
+        values, ids = scores.sort(dim=-1, descending=True)
+        chosen = probs.gather(-1, ids)
+    size = _nucleus_threshold(chosen, top_p)
+    smallest = values.gather(-1, (size - 1)[:, None])
+    return _drop_spare_ties(scores >= smallest, scores, smallest, size)
+
+
+def warped_probs(scores: Tensor, params: SamplingParams) -> Tensor:
+    """Scores [..., V] -> probabilities [..., V] under `params` (temperature > 0)."""
+    flat = scores.reshape(-1, scores.shape[-1])
+    if params.temperature != 1.0:
+        flat = flat / params.temperature
+    if params.top_k > 0:
+        flat = _keep_top_k(flat, params.top_k)
+    probs = torch.softmax(flat, dim=-1)
+    if params.top_p < 1.0:
+        probs = probs.masked_fill(~_nucleus_mask(flat, probs, params.top_p), 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    if params.min_p > 0.0:
+        probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs.reshape(scores.shape)
+
+
+class Warper:
+    """The sampling parameters and the processors of one run.
+
+    `processors` follow transformers' `LogitsProcessor` protocol and run before the warpers. They see the
+    committed and the drafted prefix of each position, without padding.
+    """
+
+    def __init__(self, params: SamplingParams, processors: Sequence[Processor] = ()) -> None:
+        self.params = params
+        self.processors = tuple(processors)
+
+    @property
+    def greedy(self) -> bool:
+        return self.params.greedy
+
+    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor:
+        """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
+
+        Position i of row b follows contexts[b] + drafted[b, :i].
+        """
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        if not self.processors:
+            return scores
+        rows = []
+        for row, context in enumerate(contexts):
+            prefix = torch.tensor([list(context)], dtype=torch.long, device=logits.device)  # [1, L]
+            if drafted is not None:
+                prefix = torch.cat([prefix, drafted[row : row + 1].to(prefix.device)], dim=1)
+            rows.append(
+                [self.process(prefix[:, : len(context) + i], scores[row, i : i + 1]) for i in range(logits.shape[1])]
+            )
+        return torch.stack([torch.cat(row) for row in rows])
+
+    def process(self, prefix: Tensor, scores: Tensor) -> Tensor:
+        """Run the processors for one position: prefix [1, L], scores [1, V] -> [1, V]."""
+        for processor in self.processors:
+            scores = processor(prefix, scores)
+        return scores
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """Scores [..., V] -> p or q [..., V]. Not defined for greedy decoding, which never needs it."""
+        return warped_probs(scores, self.params)
