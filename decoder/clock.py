@@ -69,7 +69,7 @@ class CudaClock:
 
     def _record(self) -> Any:
         with torch.cuda.device(self._device):
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
         return event
 

@@ -1,7 +1,7 @@
 """L3: `model.generate(..., custom_generate=spec)`: transformers' prepared call, in this project's terms.
 
-What arrives there differs by version (`cache` or `past_key_values`, a mask or None); the warpers arrive inside the processor list and
-are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings` on this path.
+What arrives there differs by version (`cache` or `past_key_values`, a mask or None); the warpers arrive inside the
+processor list and are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings` on this path.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def request_from_library(
     cache = passed.get("cache", passed.get("past_key_values"))
     unknown = sorted(name for name, value in passed.items() if name not in _IGNORED and value is not None)
     if unknown:
-        raise ValueError(f"custom_generate received {unknown}, which this decoder would have to ignore; leave them out.")
+        raise ValueError(f"custom_generate received {unknown}, which would have to be ignored; leave them out.")
     if config.num_beams not in (None, 1):
         raise ValueError(f"num_beams={config.num_beams} is not supported: use 1.")
     if cache is not None and cache.get_seq_length() > 0:

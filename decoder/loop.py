@@ -54,9 +54,8 @@ class Row:
 
     def room(self) -> int:
         """Tokens this row may still emit."""
-        return min(
-            self.prompt_length + self.limits.max_new_tokens - len(self.tokens), self.limits.max_length - len(self.tokens)
-        )
+        new_left = self.prompt_length + self.limits.max_new_tokens - len(self.tokens)
+        return min(new_left, self.limits.max_length - len(self.tokens))
 
     def append(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Commit tokens one by one until something ends the text; returns those committed."""
@@ -105,7 +104,8 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         began = time.perf_counter()
         contexts = [row.tokens for row in live]
         if index == 0:
-            k, draft, draft_lap = 0, _nothing(len(live)), _start(live, parts)
+            k, draft = 0, _nothing(len(live))
+            draft_lap: Lap | None = _start(live, parts)
         else:
             k = parts.controller.next_length()
             draft, draft_lap = _propose(live, contexts, parts, k)

@@ -69,8 +69,8 @@ def _one(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, Sequence) and prompt and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
         return [int(token) for token in prompt]
     raise TypeError(
-        f"prompt of type {type(prompt).__name__} is not understood; pass a string, a list of chat messages, a tensor or list "
-        "of token ids, or a list of these."
+        f"prompt of type {type(prompt).__name__} is not understood; pass a string, a list of chat messages, a tensor or "
+        "list of token ids, or a list of these."
     )
 
 
@@ -89,11 +89,9 @@ def encode(prompt: Any, tokenizer: Any, attention_mask: Any = None) -> tuple[lis
         rows, many = _rows_of(prompt, attention_mask), prompt.shape[0] != 1
     elif attention_mask is not None:
         raise ValueError("attention_mask goes with a 2-D tensor of ids; for other prompts leave it out.")
-    elif isinstance(prompt, (str, torch.Tensor)) or _is_chat(prompt):
-        rows, many = [_one(prompt, tokenizer)], False
-    elif isinstance(prompt, Sequence) and prompt and all(isinstance(t, int) for t in prompt):
-        rows, many = [_one(prompt, tokenizer)], False
-    elif isinstance(prompt, Sequence):
+    elif isinstance(prompt, Sequence) and not (
+        isinstance(prompt, str) or _is_chat(prompt) or (prompt and all(isinstance(token, int) for token in prompt))
+    ):
         rows, many = [_one(each, tokenizer) for each in prompt], True
     else:
         rows, many = [_one(prompt, tokenizer)], False

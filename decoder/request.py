@@ -165,13 +165,10 @@ def _refuse_unsupported(settings: Mapping[str, Any]) -> None:
 
 
 def _sampling(settings: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
-    given = {name: settings[name] for name in ("temperature", "top_k", "top_p", "min_p") if settings.get(name) is not None}
-    values = {
-        "temperature": defaults.temperature,
-        "top_k": defaults.top_k,
-        "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-    } | given
+    values = {}
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        given = settings.get(name)
+        values[name] = getattr(defaults, name) if given is None else given
     do_sample = settings.get("do_sample")
     params = SamplingParams(**values)
     if do_sample is True and params.greedy:

@@ -35,7 +35,7 @@ class RowRound:
     target_s: float
 
     def fates(self) -> list[str]:
-        """What each emitted token was: accepted, recovered (after a rejection), bonus (after full acceptance), plain."""
+        """What each emitted token was: accepted, recovered (after a rejection), bonus (full acceptance) or plain."""
         names = ["accepted"] * min(self.accepted, len(self.emitted))
         if len(self.emitted) > len(names):
             if not self.drafted:

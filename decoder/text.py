@@ -55,7 +55,9 @@ class Detokenizer:
 
 
 class StopStrings:
-    """A stop rule: True once a stop string is complete in the text. Part of it may lie in the prompt, as in transformers.
+    """A stop rule: True once a stop string is complete in the text.
+
+    Part of it may lie in the prompt, as in transformers.
 
     One object per row; called once per committed token.
     """

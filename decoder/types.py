@@ -166,8 +166,12 @@ class RandomSource(Protocol):
 class ModelSession(Protocol):
     """One run of one model over B rows, with a KV cache addressed by position."""
 
-    lengths: list[int]  # committed tokens held per row
     vocab_size: int  # V of the logits returned
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed tokens held per row."""
+        ...
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
         """Forward tokens [B, m] at positions starts[b] ... starts[b] + m - 1, provisionally.
@@ -186,7 +190,8 @@ class ModelSession(Protocol):
 class Warp(Protocol):
     """Logits in, scores or probabilities out; knows the sampling parameters and the processors."""
 
-    greedy: bool
+    @property
+    def greedy(self) -> bool: ...
 
     def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor: ...
 

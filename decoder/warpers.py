@@ -34,7 +34,7 @@ def _nucleus_threshold(sorted_probs: Tensor, top_p: float) -> Tensor:
 
 
 def _drop_spare_ties(keep: Tensor, scores: Tensor, smallest: Tensor, size: Tensor) -> Tensor:
-    """Where more tokens tie with the smallest kept score than fit, keep those of the highest ids (a stable sort's order)."""
+    """Where more tokens tie with the smallest kept score than fit, keep the highest ids (a stable sort's order)."""
     spare = keep.sum(-1) - size
     if not bool((spare > 0).any()):
         return keep

@@ -112,7 +112,14 @@ class Run:
         path = self.out / "generated.npy"
         if not path.exists():
             preset = self.preset
-            made = continuation.write_generated(self.target, self.train, preset.generated, preset.context, self.seed)
+            made = continuation.write_generated(
+                self.target,
+                self.train,
+                preset.generated,
+                preset.context,
+                self.seed,
+                batch=512 if self.device.type == "cuda" else 64,
+            )
             tokens.save_stream(path, made)
         return tokens.load_stream(path)
 

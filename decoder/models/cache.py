@@ -1,8 +1,8 @@
 """L1: the KV cache, addressed by position, and all knowledge of transformers' cache interface.
 
-One preallocated buffer per layer, grown by doubling. Every row writes at its own positions and a query at position t sees the
-slots 0 ... t, so slot j of a row always holds token j of its sequence. Rolling back is moving a number; a ragged
-batch needs no re-padding; what lies beyond a row's committed length is never seen, because the forward that could
+One preallocated buffer per layer, grown by doubling. Every row writes at its own positions and a query at position t
+sees the slots 0 ... t, so slot j of a row always holds token j of its sequence. Rolling back is moving a number; a
+ragged batch needs no re-padding; what lies beyond a row's committed length is never seen, because the forward that could
 see it overwrites it first. Layers with a sliding window keep all positions too and are windowed by the mask.
 
 Supports transformers >= 5.17, < 6: there `Cache` takes a list of layers, and the forward's argument is called
@@ -42,7 +42,7 @@ class _Write:
         return self.starts.count(self.starts[0]) == len(self.starts)
 
 
-class PositionLayer(CacheLayerMixin):
+class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed
     """One layer's keys and values [B, H, capacity, D]."""
 
     is_sliding = False
@@ -102,7 +102,7 @@ class PositionLayer(CacheLayerMixin):
             self.values = self.values.index_select(0, rows.to(self.values.device))
 
 
-class PositionCache(Cache):
+class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
     """The cache of one run over B rows. `place` before a forward, `commit` after the verdict.
 
     lengths: committed positions per row.

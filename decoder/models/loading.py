@@ -30,9 +30,8 @@ def check_device(device: Any) -> str | None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device={device!r} is not a device; use 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'.") from error
     if wanted.type == "cuda" and (not torch.cuda.is_available() or (wanted.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(
-            f"device={device!r} is not available: torch sees {torch.cuda.device_count()} CUDA devices; use 'auto' or 'cpu'."
-        )
+        count = torch.cuda.device_count()
+        raise ValueError(f"device={device!r} is not available: torch sees {count} CUDA devices; use 'auto' or 'cpu'.")
     if wanted.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(f"device={device!r} is not available on this machine; use 'auto' or 'cpu'.")
     return None if wanted.type == "cpu" else str(wanted)

@@ -43,11 +43,12 @@ def prompts_from(stream: np.ndarray, count: int, length: int, seed: int) -> torc
 
 
 def write_generated(
-    model: LlamaForCausalLM, stream: np.ndarray, chunks: int, context: int, seed: int, batch: int = 64
+    model: LlamaForCausalLM, stream: np.ndarray, chunks: int, context: int, seed: int, batch: int
 ) -> np.ndarray:
     """About chunks * context tokens by the target, uint16 (n,), continuing prompts from the training text.
 
-    The temperatures are mixed as MIXTURE says, the segments shuffled; each begins with its prompt.
+    The temperatures are mixed as MIXTURE says, the segments shuffled; each begins with its prompt. `batch` rows are
+    written at a time; it changes the text, because the random numbers are then shared out differently.
     """
     generator = torch.Generator().manual_seed(seed)
     segments: list[np.ndarray] = []

@@ -56,7 +56,7 @@ PRESETS = {
         draft=Shape(layers=1, width=256, inner=640, heads=4),
         target_stage=Stage(1750, 8, 0.88, 256, 0.02, 3e-3, 60, 100),
         draft_stage=Stage(1000, 8, 0.0, 512, 0.02, 3e-3, 50, 100),
-        generated=768,
+        generated=512,
         evaluation_windows=24,
     ),
     "large": Preset(
@@ -64,7 +64,7 @@ PRESETS = {
         context=512,
         target=Shape(layers=24, width=512, inner=1408, heads=8),
         draft=Shape(layers=1, width=512, inner=1408, heads=8),
-        target_stage=Stage(3000, 32, 0.88, 256, 0.02, 2e-3, 100, 250),
+        target_stage=Stage(2000, 32, 0.88, 256, 0.02, 2e-3, 100, 250),
         draft_stage=Stage(3000, 32, 0.0, 512, 0.02, 2e-3, 100, 250),
         generated=8192,
         evaluation_windows=64,
