@@ -1,7 +1,8 @@
 """L3: `model.generate(..., custom_generate=spec)`: transformers' prepared call, in this project's terms.
 
 What arrives there differs by version (`cache` or `past_key_values`, a mask or None); the warpers arrive inside the
-processor list and are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings` on this path.
+processor list and are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings`
+on this path.
 """
 
 from __future__ import annotations

@@ -134,9 +134,7 @@ def _start(live: Sequence[Row], parts: Parts) -> Lap:
     return parts.draft_clock.stop(mark)
 
 
-def _propose(
-    live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Parts, k: int
-) -> tuple[Draft, Lap | None]:
+def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Parts, k: int) -> tuple[Draft, Lap | None]:
     """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit."""
     counts = [max(0, min(k, row.room() - 1)) for row in live]
     if not any(counts):
@@ -221,9 +219,7 @@ def _emit(b: int, row: Row, read: _Read, count: int) -> RowStep:
             "check its weights and dtype, and processors that ban every token."
         )
     emitted = row.append([*read.drafted[: read.accepted], read.next_token])
-    return RowStep(
-        row.number, tuple(read.drafted), read.accepted, emitted, row.finish_reason, tuple(read.overlap)
-    )
+    return RowStep(row.number, tuple(read.drafted), read.accepted, emitted, row.finish_reason, tuple(read.overlap))
 
 
 def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: Parts) -> list[RowStep]:

@@ -69,8 +69,8 @@ def _one(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, Sequence) and prompt and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
         return [int(token) for token in prompt]
     raise TypeError(
-        f"prompt of type {type(prompt).__name__} is not understood; pass a string, a list of chat messages, a tensor or "
-        "list of token ids, or a list of these."
+        f"prompt of type {type(prompt).__name__} is not understood; pass a string, a list of chat messages, a tensor "
+        "or list of token ids, or a list of these."
     )
 
 

@@ -153,9 +153,7 @@ class GenerationResult:
     @property
     def acceptance_per_position(self) -> tuple[float, ...]:
         depth = max((len(step.drafted) for step in self._rounds), default=0)
-        return tuple(
-            _ratio(sum(step.accepted > i for step in self._rounds), self.num_iterations) for i in range(depth)
-        )
+        return tuple(_ratio(sum(step.accepted > i for step in self._rounds), self.num_iterations) for i in range(depth))
 
     @property
     def fates(self) -> tuple[str, ...]:
@@ -178,9 +176,7 @@ class GenerationResult:
         def plain(value: Any) -> Any:
             return None if isinstance(value, float) and math.isnan(value) else value
 
-        out: dict[str, Any] = {
-            name: getattr(self, name) for name in ("text", "full_text", "finish_reason", "lossless")
-        }
+        out: dict[str, Any] = {name: getattr(self, name) for name in ("text", "full_text", "finish_reason", "lossless")}
         out |= {name: plain(getattr(self, name)) for name in self.METRICS}
         out |= {name: list(getattr(self, name)) for name in ("token_ids", "prompt_token_ids", "fates")}
         out["acceptance_per_position"] = [plain(value) for value in self.acceptance_per_position]

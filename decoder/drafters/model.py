@@ -87,9 +87,7 @@ class ModelDrafter(Drafter):
         """A row drafts only where every token it feeds has a position in the draft's own context."""
         if self._room is None:
             return list(counts)
-        return [
-            max(0, min(k, self._room - len(context) + 1)) for k, context in zip(counts, contexts, strict=True)
-        ]
+        return [max(0, min(k, self._room - len(context) + 1)) for k, context in zip(counts, contexts, strict=True)]
 
     def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
         counts = self._budget(contexts, counts)

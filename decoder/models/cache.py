@@ -2,8 +2,8 @@
 
 One preallocated buffer per layer, grown by doubling. Every row writes at its own positions and a query at position t
 sees the slots 0 ... t, so slot j of a row always holds token j of its sequence. Rolling back is moving a number; a
-ragged batch needs no re-padding; what lies beyond a row's committed length is never seen, because the forward that could
-see it overwrites it first. Layers with a sliding window keep all positions too and are windowed by the mask.
+ragged batch needs no re-padding; what lies beyond a row's committed length is never seen, because the forward that
+could see it overwrites it first. Layers with a sliding window keep all positions too and are windowed by the mask.
 
 Supports transformers >= 5.17, < 6: there `Cache` takes a list of layers, and the forward's argument is called
 `past_key_values` (up to about 5.23) or `cache` (later).

@@ -49,9 +49,7 @@ class BlockVerifier:
         numerator = torch.where(last, ratio[:, 1:], surplus)
         denominator = torch.where(last, torch.ones_like(surplus), surplus + 1.0 - ratio[:, 1:])
         certain = denominator <= 0.0  # P_i = 1 and no surplus: rejecting here would change nothing
-        passed = random.accept(
-            numerator.masked_fill(certain, 1.0), denominator.masked_fill(certain, 1.0), draft.counts
-        )
+        passed = random.accept(numerator.masked_fill(certain, 1.0), denominator.masked_fill(certain, 1.0), draft.counts)
         position = torch.arange(width + 1, device=p.device)
         passed = torch.cat([torch.ones_like(counts[:, None], dtype=torch.bool), passed & real], dim=1)  # [B, K+1]
         tau = (position * passed).amax(-1)  # [B]: the last that passed, no break at a failure
