@@ -33,9 +33,7 @@ def visible(text: str) -> str:
     """The text with control characters written out (ESC as `\\x1b`); newlines and tabs stay."""
     if text.isprintable():
         return text
-    return "".join(
-        each.encode("unicode_escape").decode("ascii") if _is_control(each) else each for each in text
-    )
+    return "".join(each.encode("unicode_escape").decode("ascii") if _is_control(each) else each for each in text)
 
 
 def styled(text: str, fate: str) -> str:
