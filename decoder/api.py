@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -11,7 +11,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
 from decoder.controllers import FixedLength
-from decoder.drafters import DRAFTERS, ModelDrafter, NoDrafter
+from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.hf_generate import request_from_library
 from decoder.models import loading
@@ -141,11 +141,7 @@ class SpeculativeDecoder:
         if isinstance(choice, Drafter):
             return choice
         name = choice if choice is not None else "model" if self._draft is not None else "ngram"
-        if name == "model":
-            if self._draft is None:
-                raise ValueError("drafter='model' needs a draft model; give draft_model_name, or use drafter='ngram'.")
-            return ModelDrafter(self._draft)
-        return cast(Drafter, DRAFTERS[name]())
+        return DRAFTERS[name].for_models(self._target, self._draft)
 
     # ---- generating ----
 

@@ -129,7 +129,7 @@ class Generation:
         setting, request, turn = self._setting, self._request, self._turn
         drafter = setting.drafter
         in_order = any(keeps_state(processor) for processor in request.processors)
-        if in_order and isinstance(drafter, ModelDrafter):
+        if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None and turn.draft is not None and isinstance(drafter, ModelDrafter):
             drafter = drafter.with_cache(turn.draft)

@@ -112,6 +112,8 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         mark = parts.target_clock.start()
         logits = _forward(contexts, draft, parts.target)  # [B, K+1, V]
         lap = parts.target_clock.stop(mark)
+        if parts.drafter.learns:
+            draft_lap = _learn(contexts, draft, logits, parts, draft_lap)
         record = _settle(live, contexts, draft, logits, parts)
         parts.target.commit([len(row.tokens) - 1 for row in live])
         if any(draft.counts):
@@ -119,6 +121,8 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         step = Step(index, tuple(record), time.perf_counter() - began, lap, draft_lap, k)
         parts.controller.observe(step)
         still = [b for b, row in enumerate(live) if row.finish_reason is None]
+        if len(still) < len(live):
+            parts.drafter.finish([row.tokens for row in live if row.finish_reason is not None])
         if still and len(still) < len(live):
             _select(still, parts)
         live = [live[b] for b in still]
@@ -145,6 +149,27 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
     return draft, parts.draft_clock.stop(mark)
+
+
+@dataclass(frozen=True)
+class _Laps:
+    """Several stretches of device time as one."""
+
+    laps: tuple[Lap, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(lap.seconds for lap in self.laps)
+
+
+def _learn(
+    contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts, draft_lap: Lap | None
+) -> Lap:
+    """Show the drafter what the target said; the time it takes is the drafter's."""
+    mark = parts.draft_clock.start()
+    parts.drafter.learn(contexts, draft, logits)
+    lap = parts.draft_clock.stop(mark)
+    return lap if draft_lap is None else _Laps((draft_lap, lap))
 
 
 def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSession) -> Tensor:

@@ -63,12 +63,15 @@ class Draft:
     probs:  [B, K, V], the law each token was *really* drawn from; None when the proposal is a
             function of the past (n-gram, greedy draft). In a mixed batch a deterministic row is one-hot.
     finite: [B] bool, False where the draft's logits were NaN or all -inf; None when that cannot happen.
+    sampled: True asks to be verified like a sampled proposal although `probs` is None. A drafter that samples in some
+            rounds only says so in all of them, so that a row's rule does not depend on its neighbours.
     """
 
     tokens: Tensor
     counts: list[int]
     probs: Tensor | None = None
     finite: Tensor | None = None
+    sampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,17 @@ class Drafter:
     """
 
     name = "custom"
+    deterministic = False  # True: every proposal is a function of the past, when the target samples too
+    learns = False  # True: the loop calls `learn` after each forward of the target
+
+    @classmethod
+    def for_models(cls, target: Any, draft: Any) -> Drafter:
+        """The recipe that a name stands for; `draft` is None without a draft model."""
+        return cls()
+
+    def greedy(self) -> Drafter:
+        """The same recipe, proposing functions of the past only."""
+        return self
 
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
         """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
@@ -217,6 +231,15 @@ class Drafter:
 
     def keep(self, accepted: Sequence[int]) -> None:
         """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
+
+    def learn(self, contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor) -> None:
+        """The target's raw logits [B, K+1, V] after contexts[b] and after each token drafted on it.
+
+        Called before the verdict is known, and only if `learns`. Do not keep or change the tensor.
+        """
+
+    def finish(self, contexts: Sequence[Sequence[int]]) -> None:
+        """These rows have ended; each holds its prompt and all it emitted. Comes before `select`."""
 
     def select(self, rows: Sequence[int]) -> None:
         """Rows finished: keep only these, in this order."""

@@ -3,7 +3,12 @@
 from decoder.drafters.model import ModelDrafter
 from decoder.drafters.ngram import NgramDrafter
 from decoder.drafters.none import NoDrafter
+from decoder.types import Drafter
 
-DRAFTERS = {"model": ModelDrafter, "ngram": NgramDrafter, "none": NoDrafter}
+DRAFTERS: dict[str, type[Drafter]] = {
+    "model": ModelDrafter,
+    "ngram": NgramDrafter,
+    "none": NoDrafter,
+}
 
 __all__ = ["DRAFTERS", "ModelDrafter", "NgramDrafter", "NoDrafter"]

@@ -44,6 +44,12 @@ class ModelDrafter(Drafter):
         self._width = 0  # drafted in the round under way
         self._cache: Any = None
 
+    @classmethod
+    def for_models(cls, target: Any, draft: Any) -> ModelDrafter:
+        if draft is None:
+            raise ValueError("drafter='model' needs a draft model; give draft_model_name, or use drafter='ngram'.")
+        return cls(draft)
+
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> ModelDrafter:
         """Open a run and prefill the prompts."""
         run = ModelDrafter(self.model, sample=self.sample)

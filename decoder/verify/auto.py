@@ -20,5 +20,5 @@ class AutoVerifier:
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; whether the draft has a law depends on the drafter, never on this round's p."""
-        chosen = self._match if draft.probs is None else self._block
+        chosen = self._block if draft.sampled or draft.probs is not None else self._match
         return chosen(p, draft, random, starts)
