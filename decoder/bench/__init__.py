@@ -1,0 +1,1 @@
+"""L5: comparisons with other ways to generate, environment records, synthetic model shapes. The scripts stand on it."""
