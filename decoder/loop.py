@@ -122,7 +122,7 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         parts.controller.observe(step)
         still = [b for b, row in enumerate(live) if row.finish_reason is None]
         if len(still) < len(live):
-            parts.drafter.finish([row.tokens for row in live if row.finish_reason is not None])
+            parts.drafter.finish(contexts, [b for b in range(len(live)) if b not in still])
         if still and len(still) < len(live):
             _select(still, parts)
         live = [live[b] for b in still]
@@ -244,7 +244,22 @@ def _emit(b: int, row: Row, read: _Read, count: int) -> RowStep:
             "check its weights and dtype, and processors that ban every token."
         )
     emitted = row.append([*read.drafted[: read.accepted], read.next_token])
-    return RowStep(row.number, tuple(read.drafted), read.accepted, emitted, row.finish_reason, tuple(read.overlap))
+    return _row_step(row, read.drafted, read.accepted, emitted, read.overlap)
+
+
+def _row_step(
+    row: Row, drafted: Sequence[int], accepted: int, emitted: Sequence[int], overlap: Sequence[float] = ()
+) -> RowStep:
+    return RowStep(
+        row.number,
+        tuple(drafted),
+        accepted,
+        tuple(emitted),
+        row.finish_reason,
+        tuple(overlap),
+        len(row.tokens),
+        row.room(),
+    )
 
 
 def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: Parts) -> list[RowStep]:
@@ -272,7 +287,7 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
 
         emitted = match_in_order(scores_at, choose, drafted, ends)
         accepted = sum(1 for x, y in zip(drafted, emitted, strict=False) if x == y)
-        steps.append(RowStep(row.number, tuple(drafted), accepted, tuple(emitted), row.finish_reason))
+        steps.append(_row_step(row, drafted, accepted, emitted))
     return steps
 
 

@@ -112,6 +112,8 @@ class RowStep:
     emitted: tuple[int, ...]
     finish_reason: str | None = None
     overlap: tuple[float, ...] = ()
+    length: int = 0  # tokens of the row, prompt included, after the round
+    room: int | None = None  # tokens it may still emit; None where that is not known
 
     @property
     def tested(self) -> int:
@@ -217,6 +219,14 @@ class Drafter:
         """The recipe that a name stands for; `draft` is None without a draft model."""
         return cls()
 
+    def bind(self, target: Any, draft: Any) -> Drafter:
+        """The recipe for these models: called when a decoder is given the drafter. For drafts made out of the target."""
+        return self
+
+    def attach(self, target: ModelSession) -> Drafter:
+        """The recipe for this run of the target: called before `start`. For drafts that share the target's cache."""
+        return self
+
     def greedy(self) -> Drafter:
         """The same recipe, proposing functions of the past only."""
         return self
@@ -238,8 +248,8 @@ class Drafter:
         Called before the verdict is known, and only if `learns`. Do not keep or change the tensor.
         """
 
-    def finish(self, contexts: Sequence[Sequence[int]]) -> None:
-        """These rows have ended; each holds its prompt and all it emitted. Comes before `select`."""
+    def finish(self, contexts: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
+        """The rows `ended` of these are complete: prompt and all they emitted. Comes before `select`."""
 
     def select(self, rows: Sequence[int]) -> None:
         """Rows finished: keep only these, in this order."""

@@ -1,0 +1,141 @@
+"""L1: `k="auto"`: the draft length that measures fastest, 0 where none does, with the loss bounded by a ledger.
+
+Each round: R(k) from measured costs and acceptance (`experience`), k* = argmax R over a few lengths.
+    k = 0 unless R(k*) > 1.03 R(0); k changes only where R(k*) > 1.03 R(k).
+    v(1), the yardstick, is measured in the first two rounds of a decoder's life, then again with doubling gaps.
+    While k = 0, drafting is tried for a round with doubling gaps, or sooner where a try costs next to nothing.
+    No round drafts that the ledger cannot afford (`ledger`; proof in docs/never-slower.md).
+Uses past rounds only, never this round's p, so the emitted law is the target's whatever it decides. Times are read from
+the past too, so with sampling the text of a seed depends on the decisions; greedy text does not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from decoder.controllers.costs import Costs
+from decoder.controllers.experience import FIRST_GAP, LAST_GAP, LONGEST, Experience, speeds
+from decoder.controllers.ledger import Ledger
+from decoder.types import Step
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # few, because each needs its v(k + 1) measured
+GAIN = 1.03
+_FIRST = 2  # the first try, before the drafter's time is known
+_DEEPER = 4  # how far beyond the deepest position seen a length may reach
+_HOPE = [0.75**i for i in range(1, LONGEST + 1)]  # the acceptance a try hopes for
+_TRY_SHARE = 0.01  # tries may cost this share of the time
+_TRY_POSITIONS = 3.0  # what older acceptance counts for when drafting is tried again after a pause
+_SETTLED = 16  # rounds of drafting after which it counts as having paid
+
+
+class AutoLength:
+    """The controller of one run, or of several that follow each other. `experience` belongs to the decoder."""
+
+    def __init__(self, experience: Experience) -> None:
+        self._experience = experience
+        self._reset()
+
+    def _reset(self) -> None:
+        self._ledger = Ledger()
+        self._rows = 1
+        self._k = 0  # the length in force
+        self._missed = 0  # tokens the drafter has not read
+        self._proposed = False  # in this run
+        self._trying = False
+        self._drafted_rounds = 0  # in a row
+        self._room: int | None = None  # tokens the longest-lasting row may still emit
+
+    # ---- deciding ----
+
+    def next_length(self) -> int:
+        with self._experience.lock:
+            return self._decide()
+
+    def _decide(self) -> int:
+        experience = self._experience
+        costs = experience.nearest_costs(self._rows)
+        self._trying = False
+        if costs is None:
+            return 0
+        rates = speeds(costs, experience.acceptance.at_least(), experience.supply.at_least())
+        lengths = self._lengths(costs)
+        best = max(lengths, key=rates.__getitem__)
+        if rates[best] <= GAIN * rates[0]:
+            self._k = 0
+            return self._try(costs, rates, lengths)
+        if not self._k or rates[best] > GAIN * rates[self._k]:
+            self._k = best
+        if experience.costs(self._rows).plain_due:
+            return 0
+        return self._k if self._affords(costs, self._k, rates) else 0
+
+    def _lengths(self, costs: Costs) -> list[int]:
+        reach = self._experience.acceptance.deepest + _DEEPER if costs.draft else _FIRST
+        return [k for k in LENGTHS if k <= reach]
+
+    def _affords(self, costs: Costs, k: int, rates: list[float]) -> bool:
+        """The ledger, and whether what the drafter must read first can come back before the text ends."""
+        reading_s = costs.reading_s(self._missed)
+        if self._room is not None and reading_s > 0.5 * self._room * (costs.plain_s - 1.0 / rates[k]):
+            return False
+        if not self._proposed:
+            reading_s = 0.0  # reading the prompt is not the ledger's: the bound names it apart
+        return self._ledger.affords(costs.round_s()[k] + reading_s, costs.plain_s)
+
+    def _try(self, costs: Costs, rates: list[float], lengths: list[int]) -> int:
+        """Drafting does not seem to pay: 0, or now and then a length that could show otherwise."""
+        experience = self._experience
+        hope = speeds(costs, _HOPE, [1.0] * LONGEST)
+        k = max(lengths, key=hope.__getitem__)
+        expected_loss_s = (1.0 - rates[k] / rates[0]) * costs.round_s()[k]
+        gap = min(experience.gap, math.ceil(expected_loss_s / (_TRY_SHARE * costs.plain_s)))
+        round_s = costs.round_s()[k] + costs.reading_s(self._missed)
+        if experience.since_draft < gap or not self._ledger.affords(round_s, costs.plain_s, probe=True):
+            return 0
+        if experience.since_draft >= FIRST_GAP:
+            experience.acceptance.soften(_TRY_POSITIONS)
+        experience.gap = min(2 * experience.gap, LAST_GAP)
+        self._trying = True
+        return k
+
+    # ---- learning ----
+
+    def observe(self, step: Step) -> None:
+        with self._experience.lock:
+            if step.is_prefill:
+                self._reset()
+                self._experience.begin_run()
+                self._missed = max(row.length for row in step.rows)
+            else:
+                self._learn(step)
+            live = [row for row in step.rows if row.finish_reason is None]
+            self._rows = len(live) or 1
+            rooms = [row.room for row in live if row.room is not None]
+            self._room = max(rooms) if rooms else None
+
+    def _learn(self, step: Step) -> None:
+        experience = self._experience
+        costs = experience.costs(len(step.rows))
+        width = max(len(row.drafted) for row in step.rows)
+        draft_s = None if step.draft_lap is None else step.draft_s
+        spent_s = step.wall_s
+        if draft_s is not None and not self._proposed and not self._trying:
+            spent_s -= costs.reading_part(width, draft_s, self._missed)
+        emitted = {row.row: len(row.emitted) for row in step.rows}
+        self._ledger.record(emitted, spent_s, None if draft_s is None else experience.plain_s(len(step.rows)))
+        costs.observe(width, draft_s, max(step.wall_s - (draft_s or 0.0), 0.0), self._missed)
+        if draft_s is None:
+            experience.since_draft += 1
+            self._drafted_rounds = 0
+            self._missed += max(emitted.values())
+            return
+        experience.since_draft = 0
+        self._missed, self._proposed = 0, True
+        self._drafted_rounds += 1
+        if self._drafted_rounds == _SETTLED:
+            experience.gap = FIRST_GAP
+        asked = [
+            step.k if row.room is None else min(step.k, row.room + len(row.emitted) - 1) for row in step.rows
+        ]
+        experience.acceptance.observe(zip(step.rows, asked, strict=True))
+        experience.supply.observe(max(asked), width)

@@ -1,0 +1,159 @@
+"""L1: what rounds cost, measured on the device at hand.
+
+A round of drafted width n takes D(n) + v(n + 1) seconds: D(n) is the drafter's, v(m) everything else of a round that
+verifies m tokens (the target's forward, warping, verification, the host). Both are **measured per point**, because
+v is neither flat nor linear: on processors float32 jumps two- to threefold from m = 1 to m = 2 and is flat after,
+bfloat16 is flat from the start, and a GPU steps where its tiles end. The first proposal after a pause also reads what the
+drafter has missed; that is kept apart.
+
+Knows nothing of acceptance, nor of what is decided with these numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+_WINDOW = 9  # samples a running median looks at: it forgets a change of load or of context after five
+_TRUSTED = 2  # samples before a point counts as measured
+_STALE = 1024  # rounds after which a point not visited is forgotten, and so measured again
+_FIRST_PLAIN_GAP, _LAST_PLAIN_GAP = 8, 128  # rounds between measurements of v(1) while drafting
+_READING = 4  # missed tokens from which a proposal's time is mostly reading
+
+
+def lower_median(samples: deque[float]) -> float:
+    """The middle sample, the lower one of two: a delay from outside only ever adds time."""
+    return sorted(samples)[(len(samples) - 1) // 2]
+
+
+class Curve:
+    """Seconds against a small whole number, measured point by point and never smoothed across points.
+
+    A point sampled twice is the running median of its samples. One never sampled lies on the straight line between its
+    measured neighbours; outside them it is `proportional` to the nearest one, or else equal to it. Equal is
+    the cheapest that a rising cost can be: the point looks no dearer than it may turn out, so it is tried where it could pay,
+    and is measured from then on. A point sampled once is the smaller of its sample and that estimate,
+    so one slow first call condemns nothing.
+    """
+
+    def __init__(self, most: int, *, proportional: bool) -> None:
+        self._most = most
+        self._proportional = proportional
+        self._samples: dict[int, deque[float]] = {}
+        self._visited: dict[int, int] = {}
+        self._now = 0
+        self._table: list[float] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._samples)
+
+    def add(self, n: int, seconds: float) -> None:
+        self._now += 1
+        self._samples.setdefault(n, deque(maxlen=_WINDOW)).append(seconds)
+        self._visited[n] = self._now
+        self._table = None
+        if self._now % 64 == 0:
+            for old in [m for m, seen in self._visited.items() if self._now - seen > _STALE and m != 1]:
+                del self._samples[old], self._visited[old]
+
+    def count(self, n: int) -> int:
+        return len(self._samples.get(n, ()))
+
+    def measured(self, n: int) -> bool:
+        return self.count(n) >= _TRUSTED
+
+    def table(self) -> list[float]:
+        """Seconds at 0 ... most; all 0 before the first sample."""
+        if self._table is None:
+            self._table = self._estimate()
+        return self._table
+
+    def _estimate(self) -> list[float]:
+        medians = {n: lower_median(samples) for n, samples in self._samples.items()}
+        anchors = sorted(n for n in medians if self.measured(n)) or sorted(medians)
+        if not anchors:
+            return [0.0] * (self._most + 1)
+        values = []
+        segment = 0  # index of the first anchor at or above n
+        for n in range(self._most + 1):
+            while segment < len(anchors) and anchors[segment] < n:
+                segment += 1
+            guess = self._between(n, anchors, segment, medians)
+            own = medians.get(n)
+            values.append(guess if own is None else own if self.measured(n) else min(own, guess))
+        return values
+
+    def _between(self, n: int, anchors: list[int], segment: int, medians: dict[int, float]) -> float:
+        if 0 < segment < len(anchors):
+            left, right = anchors[segment - 1], anchors[segment]
+            share = (n - left) / (right - left)
+            return (1 - share) * medians[left] + share * medians[right]
+        nearest = anchors[0] if segment == 0 else anchors[-1]
+        if not self._proportional:
+            return medians[nearest]
+        return medians[nearest] * (n / nearest if nearest else 1.0)
+
+
+class Costs:
+    """The costs of one batch size. `most`: the longest draft."""
+
+    def __init__(self, most: int) -> None:
+        self.draft = Curve(most, proportional=True)  # D(n)
+        self.rest = Curve(most + 1, proportional=False)  # v(m)
+        self._per_missed: deque[float] = deque(maxlen=_WINDOW)
+        self._first_reading: tuple[float, int, int] | None = None  # (seconds, width, missed), until D is known
+        self._since_plain, self._plain_gap = 0, _FIRST_PLAIN_GAP
+
+    def observe(self, width: int, draft_s: float | None, rest_s: float, missed: int) -> None:
+        """One round: `draft_s` is None when the drafter was not asked; it had missed `missed` tokens before."""
+        self.rest.add(width + 1, rest_s)
+        self._since_plain += 1
+        if width == 0 and self.plain_known:
+            if self.plain_due:
+                self._plain_gap = min(2 * self._plain_gap, _LAST_PLAIN_GAP)
+            self._since_plain = 0
+        if draft_s is None:
+            return
+        if missed < _READING:
+            self.draft.add(width, draft_s)
+            if self._first_reading is not None:
+                self._learn_reading(*self._first_reading)
+                self._first_reading = None
+        elif self.draft:
+            self._learn_reading(draft_s, width, missed)
+        else:
+            self._first_reading = (draft_s, width, missed)
+
+    def _learn_reading(self, draft_s: float, width: int, missed: int) -> None:
+        self._per_missed.append(max(0.0, draft_s - self.draft.table()[width]) / missed)
+
+    @property
+    def plain_known(self) -> bool:
+        """v(1), the yardstick, is measured."""
+        return self.rest.measured(1)
+
+    @property
+    def plain_due(self) -> bool:
+        """v(1) should be measured again; it costs a round without a draft."""
+        return self._since_plain >= self._plain_gap
+
+    @property
+    def plain_s(self) -> float:
+        """v(1): a round that drafts nothing."""
+        return self.rest.table()[1]
+
+    def round_s(self) -> list[float]:
+        """D(n) + v(n + 1) for n = 0 ... most."""
+        draft, rest = self.draft.table(), self.rest.table()
+        return [draft_s + rest[n + 1] for n, draft_s in enumerate(draft)]
+
+    def reading_s(self, missed: int) -> float:
+        """What the next proposal costs more because the drafter has missed this many tokens."""
+        if missed < _READING or not self._per_missed:
+            return 0.0
+        return missed * lower_median(self._per_missed)
+
+    def reading_part(self, width: int, draft_s: float, missed: int) -> float:
+        """How much of a proposal's seconds went into reading."""
+        if missed < _READING:
+            return 0.0
+        return max(0.0, draft_s - self.draft.table()[width]) if self.draft else draft_s
