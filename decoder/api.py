@@ -139,7 +139,7 @@ class SpeculativeDecoder:
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
         if isinstance(choice, Drafter):
-            return choice
+            return choice.bind(self._target, self._draft)
         name = choice if choice is not None else "model" if self._draft is not None else "ngram"
         return DRAFTERS[name].for_models(self._target, self._draft)
 

@@ -62,6 +62,7 @@ class TurnCache:
     draft: PositionCache | None
     token_ids: list[int] = field(default_factory=list)
     in_use: bool = False
+    draft_model: Any = None  # whose keys and values `draft` holds
 
     @property
     def nbytes(self) -> int:
@@ -131,13 +132,14 @@ class Generation:
         in_order = any(keeps_state(processor) for processor in request.processors)
         if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
-        if turn is not None and turn.draft is not None and isinstance(drafter, ModelDrafter):
+        if turn is not None and isinstance(drafter, ModelDrafter) and turn.draft_model is drafter.model:
             drafter = drafter.with_cache(turn.draft)
         warp = Warper(request.params, request.processors)
         limit = max(row.limits.max_length for row in self.rows)
+        target = setting.target.open(len(self.rows), limit, turn.target if turn else None)
         return Parts(
-            target=setting.target.open(len(self.rows), limit, turn.target if turn else None),
-            drafter=drafter,
+            target=target,
+            drafter=drafter.attach(target),
             verifier=self._verifier(),
             controller=setting.controller,
             warp=warp,
@@ -214,6 +216,6 @@ class Generation:
         target = cast(CausalSession, self._parts.target)
         drafter = self._parts.drafter
         draft = cast(CausalSession, drafter.session).cache if isinstance(drafter, ModelDrafter) else None
-        turn = self._turn or TurnCache(target.cache, draft)
+        turn = self._turn or TurnCache(target.cache, draft, draft_model=getattr(drafter, "model", None))
         turn.token_ids = row.tokens[: target.lengths[0]]
         return turn

@@ -94,6 +94,17 @@ class Lap(Protocol):
     def seconds(self) -> float: ...
 
 
+@dataclass(frozen=True)
+class Laps:
+    """Several stretches as one."""
+
+    laps: tuple[Lap, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(lap.seconds for lap in self.laps)
+
+
 class Clock(Protocol):
     """Stamps phases in the time of one device."""
 

@@ -6,11 +6,13 @@ what it has fed itself; after full acceptance it lacks its own last token, and t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
 
@@ -50,24 +52,32 @@ class ModelDrafter(Drafter):
             raise ValueError("drafter='model' needs a draft model; give draft_model_name, or use drafter='ngram'.")
         return cls(draft)
 
-    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> ModelDrafter:
+    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
         """Open a run and prefill the prompts."""
-        run = ModelDrafter(self.model, sample=self.sample)
+        run = copy.copy(self)
         run._warp, run._random = warp, random
         run._greedy = warp.greedy or not self.sample
-        run._session = self.model.open(len(contexts), limit, self._cache)
+        run._session = self._open(len(contexts), limit)
         run._room = self.model.context_length
         if run._room is None or all(len(context) <= run._room for context in contexts):
-            run._catch_up(contexts)
+            run._prefill(contexts)
         return run
 
-    def greedy(self) -> ModelDrafter:
-        """The same recipe, drafting by argmax."""
-        return ModelDrafter(self.model, sample=False)
+    def _prefill(self, contexts: Sequence[Sequence[int]]) -> None:
+        self._catch_up(contexts)
 
-    def with_cache(self, cache: Any) -> ModelDrafter:
+    def _open(self, rows: int, limit: int) -> ModelSession:
+        return self.model.open(rows, limit, self._cache)
+
+    def greedy(self) -> Self:
+        """The same recipe, drafting by argmax."""
+        recipe = copy.copy(self)
+        recipe.sample = False
+        return recipe
+
+    def with_cache(self, cache: Any) -> Self:
         """The same recipe, continuing from the cache of an earlier turn."""
-        recipe = ModelDrafter(self.model, sample=self.sample)
+        recipe = copy.copy(self)
         recipe._cache = cache
         return recipe
 

@@ -155,6 +155,38 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         )
 
 
+class LentCache(PositionCache):
+    """The owner's buffers, written ahead of it by a draft that shares its first layers.
+
+    The draft writes slots at and beyond the owner's committed length; the owner's next forward begins there and rewrites every
+    slot before it reads it, so it never sees what the draft wrote. The owner alone commits, reorders and grows.
+    """
+
+    def __init__(self, owner: PositionCache) -> None:
+        Cache.__init__(self, layers=owner.layers)
+        self._owner, self._write = owner, owner._write
+        self._written = list(owner.lengths)
+
+    @property
+    def lengths(self) -> list[int]:  # type: ignore[override]
+        return self._owner.lengths
+
+    def place(self, starts: Sequence[int], count: int) -> None:
+        self._written = [max(*pair) for pair in zip(self._written, self.lengths, strict=True)]
+        super().place(starts, count)
+
+    def commit(self, lengths: Sequence[int]) -> None:
+        self._written = list(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._written = [self._written[row] for row in rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing of its own."""
+        return 0
+
+
 def attention_mask(starts: Sequence[int], count: int, window: int | None, device: torch.device) -> Tensor:
     """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
     positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]

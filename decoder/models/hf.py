@@ -141,6 +141,10 @@ class CausalSession:
         self.forwards = 0
 
     @property
+    def model(self) -> CausalModel:
+        return self._model
+
+    @property
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
