@@ -71,7 +71,7 @@ class PairedOptimiser:
         self._parameters = list(model.parameters())
 
     def step(self, step: int) -> float:
-        """Apply the gradients at the rate of `step` (counted from 0), clear them; returns their norm before clipping."""
+        """Apply the gradients at the rate of `step` (from 0) and clear them; returns their norm before clipping."""
         scale = schedule(step, self._stage)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         for optimiser, rate in self._parts:

@@ -54,7 +54,7 @@ PRESETS = {
         context=512,
         target=Shape(layers=16, width=192, inner=512, heads=4),
         draft=Shape(layers=1, width=256, inner=640, heads=4),
-        target_stage=Stage(1750, 8, 0.88, 256, 0.02, 3e-3, 60, 100),
+        target_stage=Stage(1200, 8, 0.88, 256, 0.02, 3e-3, 60, 100),
         draft_stage=Stage(1000, 8, 0.0, 512, 0.02, 3e-3, 50, 100),
         generated=512,
         evaluation_windows=24,

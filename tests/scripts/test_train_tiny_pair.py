@@ -70,6 +70,7 @@ def last_step(checkpoint: Path) -> int:
     return int(torch.load(checkpoint, weights_only=True)["step"])
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_run_gives_the_same_curves_and_weights(tmp_path: Path) -> None:
     books = synthetic_corpus(tmp_path)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
