@@ -94,8 +94,17 @@ def table(report: Report) -> str:
         same = each.agreement.get("baseline")
         verdict = "-" if same is None else "identical" if same.equal == same.of else f"{same.equal}/{same.of} identical"
         rows.append(
-            [each.name, each.tokens_per_second, ratio.get("baseline", 1.0), ratio.get("hf", 1.0)]
-            + [each.acceptance_rate, each.alpha, each.tokens_per_iteration, *seconds, verdict]
+            [
+                each.name,
+                each.tokens_per_second,
+                ratio.get("baseline", 1.0),
+                ratio.get("hf", 1.0),
+                each.acceptance_rate,
+                each.alpha,
+                each.tokens_per_iteration,
+                *seconds,
+                verdict,
+            ]
         )
     return terminal_table(headers, rows)
 
