@@ -18,12 +18,12 @@ from decoder.drafters import ModelDrafter
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
-from decoder.randomness import RandomRows
+from decoder.randomness import SOURCES
 from decoder.request import Request
 from decoder.results import GenerationResult, row_rounds
 from decoder.text import StopStrings, cut_at_stop, new_text
 from decoder.types import Controller, Drafter, Limits, Step, Verifier
-from decoder.verify import VERIFIERS, GreedyVerifier
+from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
 
 # Processors of these modules are functions of (ids, scores): they may see drafted prefixes that are then rejected.
@@ -92,6 +92,7 @@ class Setting:
     controller: Controller
     tokenizer: Any = None
     seed: int = 0
+    sampling: str = "rejection"
 
 
 class Generation:
@@ -123,6 +124,8 @@ class Generation:
     def _verifier(self) -> Verifier:
         if self._request.params.greedy:
             return GreedyVerifier()
+        if self._setting.sampling == "gumbel":
+            return MatchVerifier()
         chosen = self._setting.verifier
         return VERIFIERS[chosen]() if isinstance(chosen, str) else chosen
 
@@ -144,7 +147,7 @@ class Generation:
             controller=setting.controller,
             warp=warp,
             draft_warp=Warper(request.params) if in_order else warp,
-            random=RandomRows(setting.seed, self._numbers),
+            random=SOURCES[setting.sampling](setting.seed, self._numbers),
             target_clock=clock_for(setting.target.device),
             draft_clock=clock_for(getattr(getattr(drafter, "model", None), "device", "cpu")),
             in_order=in_order,

@@ -1,13 +1,18 @@
-"""L1: the source of every random choice, one stream a row.
+"""L1: the sources of every random choice, one stream a row.
 
 A row's stream depends on the seed and the row's own number only, so a row's text does not change
-with its neighbours. Tokens are drawn by inverting the cumulative distribution in float64: one uniform a
+with its neighbours. `RandomRows` draws tokens by inverting the cumulative distribution in float64: one uniform a
 token, and a token of probability zero can never come out.
+
+`GumbelRows` draws y = argmax(log p + G) with Gumbel noise G that is a function of (seed, row, position, token) alone
+(Gumbel 1954; Maddison et al. 2014, arXiv 1411.0030). Draft and target then share their noise, and the text is a function of
+the seed: the same for plain decoding, every drafter, every k and every batch. What it does not know is who draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -53,6 +58,8 @@ class RowStream:
 class RandomRows:
     """The random source of a run; `rows` numbers the rows within the call, wherever they are batched."""
 
+    coupled = False
+
     def __init__(self, seed: int, rows: Sequence[int]) -> None:
         self._streams = [RowStream(seed, row) for row in rows]
 
@@ -76,3 +83,74 @@ class RandomRows:
 
     def select(self, rows: Sequence[int]) -> None:
         self._streams = [self._streams[row] for row in rows]
+
+
+_WORD = 2**64
+_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finaliser of splitmix64 (Steele et al. 2014)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of a 64-bit word."""
+    return word - _WORD if word >= _WORD // 2 else word
+
+
+def _scramble(word: int) -> int:
+    """splitmix64's finaliser on one 64-bit word: every input bit reaches every output bit."""
+    word = ((word ^ (word >> 30)) * _MIX_1) % _WORD
+    word = ((word ^ (word >> 27)) * _MIX_2) % _WORD
+    return word ^ (word >> 31)
+
+
+def _scramble_all(words: Tensor) -> Tensor:
+    """The same, elementwise on int64, in place; products wrap, and masks make the shifts logical."""
+    words ^= (words >> 30) & (2**34 - 1)
+    words *= _signed(_MIX_1)
+    words ^= (words >> 27) & (2**37 - 1)
+    words *= _signed(_MIX_2)
+    words ^= (words >> 31) & (2**33 - 1)
+    return words
+
+
+def counter_uniforms(keys: Tensor, vocab: int) -> Tensor:
+    """Uniforms in (0, 1), never 0 or 1: keys int64 [...] -> [..., V]; entry v is a hash of (key, v)."""
+    steps = torch.arange(1, vocab + 1, device=keys.device) * _signed(_MIX)
+    words = _scramble_all(keys[..., None] + steps)
+    if keys.device.type == "mps":  # no float64 there
+        return (((words >> 42) & (2**22 - 1)).float() + 0.5) * 2.0**-22
+    return (((words >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
+
+
+class GumbelRows:
+    """The random source of `sampling="gumbel"`: argmax(log p + G), with G keyed by (seed, row, position).
+
+    coupled: draws at one position share their noise, so a drafted token is a function of the past and no sample of q.
+    Verification must be by match; a residual of such a draft would not have the target's law.
+    """
+
+    coupled = True
+
+    def __init__(self, seed: int, rows: Sequence[int]) -> None:
+        self._keys = [_scramble((seed * _MIX_1 + row * _MIX) % _WORD) for row in rows]
+
+    def draw(self, probs: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tensor:
+        """[B, n]. With E = -log u, argmax(log p - log E) is the argmax of p / E: one logarithm an entry."""
+        width = probs.shape[1]
+        words = [
+            [_signed(_scramble((key + (start + i) * _MIX_2) % _WORD)) for i in range(width)]
+            for key, start in zip(self._keys, starts, strict=True)
+        ]
+        uniforms = counter_uniforms(torch.tensor(words, device=probs.device), probs.shape[-1])  # [B, n, V]
+        return (probs.to(uniforms.dtype) / uniforms.log_().neg_()).argmax(-1)
+
+    def accept(self, numerator: Tensor, denominator: Tensor, counts: Sequence[int]) -> Tensor:
+        raise TypeError(
+            "sampling='gumbel' verifies by match; a verifier that accepts by chance would change the law. "
+            "Use verifier='auto' or 'match', or sampling='rejection'."
+        )
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._keys = [self._keys[row] for row in rows]
+
+
+Sampling = Literal["rejection", "gumbel"]
+SOURCES: dict[str, type[RandomRows] | type[GumbelRows]] = {"rejection": RandomRows, "gumbel": GumbelRows}

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from transformers import GenerationConfig
 from transformers.generation import logits_process as library
 
+from decoder.randomness import SOURCES
 from decoder.types import SamplingParams
 
 DEFAULT_NEW_TOKENS = 128
@@ -49,6 +50,7 @@ class CallOptions(TypedDict, total=False):
     seed: int | None
     drafter: Any
     verifier: Any
+    sampling: str | None
     batch_size: int
     progress: bool
     return_cache: bool
@@ -139,6 +141,21 @@ def check_integer(name: str, value: Any, minimum: int, remedy: str) -> int:
     if value < minimum:
         raise ValueError(f"{name}={value} must be >= {minimum}; {remedy}")
     return value
+
+
+def check_sampling(sampling: Any, verifier: Any) -> None:
+    """Refuse an unknown sampling method, and verifiers that do not go with it.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+    if sampling not in SOURCES:
+        raise ValueError(f"sampling={sampling!r} is unknown; use one of {sorted(SOURCES)}.")
+    if sampling == "gumbel" and verifier not in ("auto", "match"):
+        raise ValueError(
+            f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
+            "use verifier='auto', or sampling='rejection'."
+        )
 
 
 def _from_config(config: GenerationConfig) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class ModelDrafter(Drafter):
             if not self._greedy:
                 q = self._warp.probs(scores)
                 token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])
-                laws.append(q)
+                if not getattr(self._random, "coupled", False):  # with shared noise the token is no sample of q
+                    laws.append(q)
             tokens.append(token)
         return Draft(torch.cat(tokens, dim=1), counts, torch.cat(laws, dim=1) if laws else None, finite)
 

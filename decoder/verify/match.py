@@ -35,7 +35,7 @@ class MatchVerifier:
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
         verdict = compare(random.draw(p, starts, [count + 1 for count in draft.counts]), draft)
-        if draft.tokens.shape[1] == 0:
+        if draft.tokens.shape[1] == 0 or getattr(random, "coupled", False):  # shared noise: passes more often than p(x)
             return verdict
         overlap = at_tokens(p[:, :-1], draft.tokens.to(p.device))  # deterministic draft: passes with chance p(x)
         return Verdict(verdict.accepted, verdict.next_tokens, overlap)
