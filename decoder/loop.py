@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from decoder.types import (
     Draft,
     Drafter,
     Lap,
+    Laps,
     Limits,
     ModelSession,
     RandomSource,
@@ -148,18 +149,18 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     assert draft.tokens.shape[0] == len(live) and all(
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
-    return draft, parts.draft_clock.stop(mark)
+    return _emittable(draft, parts.target.vocab_size), parts.draft_clock.stop(mark)
 
 
-@dataclass(frozen=True)
-class _Laps:
-    """Several stretches of device time as one."""
-
-    laps: tuple[Lap, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(lap.seconds for lap in self.laps)
+def _emittable(draft: Draft, vocab_size: int) -> Draft:
+    """Cut each row before the first id outside the target's vocabulary: a prompt that is looked up may hold one."""
+    if draft.probs is not None or draft.tokens.device.type != "cpu":
+        return draft  # drawn by a model over the target's own vocabulary
+    outside = (draft.tokens < 0) | (draft.tokens >= vocab_size)
+    if not bool(outside.any()):
+        return draft
+    counts = [min(n, [*row, True].index(True)) for n, row in zip(draft.counts, outside.tolist(), strict=True)]
+    return replace(draft, tokens=draft.tokens.masked_fill(outside, 0), counts=counts)
 
 
 def _learn(
@@ -169,7 +170,7 @@ def _learn(
     mark = parts.draft_clock.start()
     parts.drafter.learn(contexts, draft, logits)
     lap = parts.draft_clock.stop(mark)
-    return lap if draft_lap is None else _Laps((draft_lap, lap))
+    return lap if draft_lap is None else Laps((draft_lap, lap))
 
 
 def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSession) -> Tensor:

@@ -1,75 +1,89 @@
-"""L3: prompt lookup: propose what followed the last time the context ended like this.
+"""L3: prompt lookup: propose what followed earlier where the text ended as it ends now.
 
-The longest suffix of at most `max_n` tokens that occurred before is looked up, longest first, and the tokens after
-its most recent earlier occurrence are proposed (Saxena 2023, prompt lookup decoding). The index is
-incremental: each committed token adds `max_n` dictionary entries and nothing is scanned again.
+The longest suffix of max_n ... min_n tokens that occurred before is looked up, longest first; of the tokens that
+followed it the most recent one or the most frequent one is taken, and the text after its last occurrence is copied
+(Saxena 2023, prompt lookup decoding; in transformers as `prompt_lookup_num_tokens`, which takes the *first*
+occurrence).
+
+The index is incremental: each committed token adds one entry per n, and nothing is scanned again. An n-gram is entered
+when the token after it is known, so the suffix at the very end of the text never finds itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+from decoder.drafters.lookup import LookupDrafter, check_count
 
-from decoder.types import Draft, Drafter, RandomSource, Warp
+CHOICES = ("recent", "frequent")
+Gram = tuple[int, ...]
 
 
 class NgramIndex:
-    """Where each n-gram of one growing sequence last ended."""
+    """Where the continuation of each n-gram of one growing text stands."""
 
-    def __init__(self, min_n: int, max_n: int) -> None:
+    def __init__(self, min_n: int, max_n: int, choose: str) -> None:
         self._min_n, self._max_n = min_n, max_n
-        self._last: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token that followed it
+        self._follow: dict[Gram, int] = {}  # n-gram -> index of the token chosen to follow it
+        self._frequent = choose == "frequent"
+        self._times: dict[Gram, int] = {}  # n-gram and follower -> occurrences
+        self._best: dict[Gram, int] = {}  # n-gram -> occurrences of its chosen follower
         self._seen = 0
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Index every n-gram that ends before the last token; `tokens` is the whole sequence so far."""
-        for end in range(self._seen, len(tokens)):
+    def extend(self, context: Sequence[int]) -> None:
+        """Enter every n-gram that ends before the last token; `context` is the whole text so far."""
+        for end in range(self._seen, len(context)):
             for n in range(self._min_n, min(self._max_n, end) + 1):
-                self._last[tuple(tokens[end - n : end])] = end
-        self._seen = len(tokens)
+                gram = tuple(context[end - n : end])
+                if not self._frequent or self._wins(gram, context[end]):
+                    self._follow[gram] = end
+        self._seen = len(context)
 
-    def continuation(self, tokens: Sequence[int], k: int) -> list[int]:
-        """Up to k tokens that followed the longest known suffix; a match near the end repeats itself."""
-        for n in range(min(self._max_n, len(tokens) - 1), self._min_n - 1, -1):
-            follow = self._last.get(tuple(tokens[-n:]))
+    def _wins(self, gram: Gram, token: int) -> bool:
+        """Count one more occurrence; True if no other follower is more frequent (on a tie the newer wins)."""
+        pair = (*gram, token)
+        times = self._times[pair] = self._times.get(pair, 0) + 1
+        if times < self._best.get(gram, 0):
+            return False
+        self._best[gram] = times
+        return True
+
+    def continuation(self, context: Sequence[int], k: int) -> tuple[list[int], int]:
+        """(up to k tokens, length of the match). A match near the end repeats what lies between it and the end."""
+        for n in range(min(self._max_n, len(context) - 1), self._min_n - 1, -1):
+            follow = self._follow.get(tuple(context[-n:]))
             if follow is not None:
-                period = len(tokens) - follow
-                return [tokens[follow + i % period] for i in range(k)]
-        return []
+                period = len(context) - follow
+                return [context[follow + i % period] for i in range(k)], n
+        return [], 0
 
 
-class NgramDrafter(Drafter):
+class NgramDrafter(LookupDrafter):
     """Prompt lookup. Deterministic, needs no model.
 
     min_n, max_n: lengths of the suffix looked for, 1 <= min_n <= max_n.
+    choose: of several continuations the most "recent" or the most "frequent".
+    max_k, min_gain: see `LookupDrafter`.
     """
 
     name = "ngram"
 
-    def __init__(self, min_n: int = 1, max_n: int = 3) -> None:
-        for name, value in (("min_n", min_n), ("max_n", max_n)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}={value!r} must be an integer.")
-        if not 1 <= min_n <= max_n:
+    def __init__(
+        self,
+        min_n: int = 1,
+        max_n: int = 3,
+        *,
+        choose: str = "recent",
+        max_k: int | None = None,
+        min_gain: float = 0.25,
+    ) -> None:
+        super().__init__(max_k=max_k, min_gain=min_gain)
+        self.min_n, self.max_n = check_count("min_n", min_n, 1), check_count("max_n", max_n, 1)
+        if min_n > max_n:
             raise ValueError(f"min_n={min_n}, max_n={max_n} must satisfy 1 <= min_n <= max_n.")
-        self.min_n, self.max_n = min_n, max_n
-        self._rows: list[NgramIndex] = []
+        if choose not in CHOICES:
+            raise ValueError(f"choose={choose!r} must be one of {', '.join(map(repr, CHOICES))}.")
+        self.choose = choose
 
-    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> NgramDrafter:
-        run = NgramDrafter(self.min_n, self.max_n)
-        run._rows = [NgramIndex(self.min_n, self.max_n) for _ in contexts]
-        return run
-
-    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
-        found = []
-        for index, context, k in zip(self._rows, contexts, counts, strict=True):
-            index.extend(context)
-            found.append(index.continuation(context, k) if k else [])
-        lengths = [len(tokens) for tokens in found]
-        width = max(lengths)
-        padded = [tokens + [0] * (width - len(tokens)) for tokens in found]
-        return Draft(torch.tensor(padded, dtype=torch.long).reshape(len(found), width), lengths)
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._rows = [self._rows[row] for row in rows]
+    def open(self, context: Sequence[int]) -> NgramIndex:
+        return NgramIndex(self.min_n, self.max_n, self.choose)

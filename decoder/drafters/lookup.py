@@ -1,0 +1,99 @@
+"""L3: what drafters that look a continuation up have in common: rows, limits, patience, one padded proposal.
+
+A lookup drafter holds a table per row and no model. Its proposals are functions of the row's past, so they carry no law
+(q is one-hot) and are exact under every verifier.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from typing_extensions import Self
+
+from decoder.drafters.patience import Patience
+from decoder.types import Draft, Drafter, RandomSource, Warp
+
+
+class Table(Protocol):
+    """What one row knows."""
+
+    def extend(self, context: Sequence[int]) -> None:
+        """Take in the committed tokens that are new since the last call."""
+        ...
+
+    def continuation(self, context: Sequence[int], k: int) -> tuple[list[int], int]:
+        """Up to k tokens to follow the context, and the kind of evidence behind them (for `Patience`)."""
+        ...
+
+
+def padded_draft(found: Sequence[Sequence[int]]) -> Draft:
+    """Deterministic proposals of different lengths as one `Draft`."""
+    lengths = [len(tokens) for tokens in found]
+    width = max(lengths, default=0)
+    padded = [list(tokens) + [0] * (width - len(tokens)) for tokens in found]
+    return Draft(torch.tensor(padded, dtype=torch.long).reshape(len(found), width), lengths)
+
+
+def check_count(name: str, value: object, minimum: int) -> int:
+    """An integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r} must be an integer >= {minimum}.")
+    if value < minimum:
+        raise ValueError(f"{name}={value} must be an integer >= {minimum}.")
+    return value
+
+
+def check_range(name: str, value: object, low: float, high: float) -> float:
+    """A number in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}={value!r} must be a number in [{low}, {high}].")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value!r} must lie in [{low}, {high}].")
+    return float(value)
+
+
+class LookupDrafter(Drafter):
+    """Base of the drafters without a model. A subclass writes `open`.
+
+    max_k: longest proposal; None leaves it to the caller's k.
+    min_gain: tokens a proposal must bring on average, else the drafter falls silent; 0 never does.
+    """
+
+    deterministic = True
+
+    def __init__(self, *, max_k: int | None = None, min_gain: float = 0.25) -> None:
+        self.max_k = None if max_k is None else check_count("max_k", max_k, 1)
+        self.min_gain = check_range("min_gain", min_gain, 0.0, float("inf"))
+        self._tables: list[Table] = []
+        self._patience: list[Patience] = []
+
+    @abstractmethod
+    def open(self, context: Sequence[int]) -> Table:
+        """The table of a new row with this prompt; `extend` feeds it the prompt."""
+
+    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
+        run = copy.copy(self)
+        run._tables = [self.open(context) for context in contexts]
+        run._patience = [Patience(self.min_gain) for _ in contexts]
+        return run
+
+    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+        return padded_draft([self._propose(b, context, counts[b]) for b, context in enumerate(contexts)])
+
+    def _propose(self, b: int, context: Sequence[int], k: int) -> list[int]:
+        table, patience = self._tables[b], self._patience[b]
+        table.extend(context)
+        patience.review(context)
+        k = k if self.max_k is None else min(k, self.max_k)
+        if k == 0:
+            return []
+        tokens, kind = table.continuation(context, k)
+        return patience.offer(len(context), tokens, kind)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._tables = [self._tables[row] for row in rows]
+        self._patience = [self._patience[row] for row in rows]
