@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from decoder.controllers.ledger import ALLOWANCE_ROUNDS, EPSILON, Ledger
 from decoder.results import GenerationResult, RowRound
 
 
@@ -71,3 +72,22 @@ def test_speedup_never_exceeds_the_inverse_of_what_is_rejected() -> None:
         assert geometric_speedup(alpha, 0.0, k) < 1 / (1 - alpha)
         assert geometric_speedup(alpha, 0.0, k, 2.0) == pytest.approx(geometric_speedup(alpha, 0.0, k) / 2)
     assert geometric_speedup(0.6, 0.0, 40) == pytest.approx(1 / 0.4, rel=1e-6)
+
+
+@pytest.mark.parametrize("turns_bad_at", [0, 200])
+@pytest.mark.parametrize(("draft_s", "verify"), [(0.1, 1.0), (0.8, 1.0), (0.5, 3.0), (5.0, 1.2)])
+def test_the_ledger_bounds_the_loss_of_a_hopeless_draft(turns_bad_at: int, draft_s: float, verify: float) -> None:
+    """Every round asks to draft; once the draft has turned bad a round emits one token, as plain decoding does."""
+    ledger, plain_s, k = Ledger(), 1.0, 4
+    round_s = k * draft_s + verify
+    drafted_rounds = 0
+    for index in range(600):
+        if ledger.affords(round_s, plain_s):
+            drafted_rounds += 1
+            ledger.record({0: 1 if index >= turns_bad_at else k + 1}, round_s, plain_s)
+        else:
+            ledger.record({0: 1}, plain_s, None)
+        assert ledger.spent_s <= (1 + EPSILON) * ledger.credit_s + ALLOWANCE_ROUNDS * plain_s + 1e-9
+    affordable = round_s <= (ALLOWANCE_ROUNDS + 1 + EPSILON) * plain_s
+    assert (drafted_rounds > 0) == affordable
+    assert drafted_rounds < 600 or ledger.spent_s < ledger.credit_s  # it stops, unless earlier gains still pay for it
