@@ -14,11 +14,12 @@ from decoder.controllers import FixedLength
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.hf_generate import request_from_library
+from decoder.measure.measurable import Measurable
 from decoder.models import loading
 from decoder.models.hf import CausalModel
 from decoder.prompts import check_ids, encode
-from decoder.randomness import fresh_seed
-from decoder.request import CallOptions, Request, check_integer, settle
+from decoder.randomness import Sampling, fresh_seed
+from decoder.request import CallOptions, Request, check_integer, check_sampling, settle
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import check_same_tokenizer, valid_ids
@@ -28,7 +29,7 @@ from decoder.verify import VERIFIERS
 Results = GenerationResult | list[GenerationResult]
 
 
-class SpeculativeDecoder:
+class SpeculativeDecoder(Measurable):
     """Wraps a target and a drafter; returns the target's own distribution, sooner.
 
     target_model_name, draft_model_name: a hub name, a folder, or "tiny" for the bundled pair (the default).
@@ -39,6 +40,8 @@ class SpeculativeDecoder:
     drafter: "model", "ngram", "none" or a `Drafter`; None means "model" with a draft model, else "ngram".
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
+    sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline, every
+        drafter, every k and every batch (up to near-ties that the rounding of the logits decides).
 
     Raises:
         TypeError, ValueError: before any model runs, naming the argument, its value and the remedy.
@@ -68,9 +71,11 @@ class SpeculativeDecoder:
         drafter: str | Drafter | None = None,
         verifier: str | Verifier = "auto",
         seed: int | None = None,
+        sampling: Sampling = "rejection",
     ) -> None:
         params = SamplingParams(temperature, top_k, top_p, min_p)
         _check_choices(drafter, verifier, seed)
+        check_sampling(sampling, verifier)
         target_name, draft_name, tokenizer_name = _resolve_names(target_model_name, draft_model_name)
         shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         if tokenizer is None:
@@ -93,7 +98,7 @@ class SpeculativeDecoder:
                 gguf_file=draft_gguf_file,
                 **shared,
             )
-        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed)
+        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
 
     @classmethod
     def from_models(
@@ -110,6 +115,7 @@ class SpeculativeDecoder:
         drafter: str | Drafter | None = None,
         verifier: str | Verifier = "auto",
         seed: int | None = None,
+        sampling: Sampling = "rejection",
     ) -> SpeculativeDecoder:
         """A decoder over loaded models. Neither their configuration nor their weights are changed.
 
@@ -117,17 +123,26 @@ class SpeculativeDecoder:
         """
         params = SamplingParams(temperature, top_k, top_p, min_p)
         _check_choices(drafter, verifier, seed)
+        check_sampling(sampling, verifier)
         if tokenizer is not None and draft_tokenizer is not None:
             check_same_tokenizer(tokenizer, draft_tokenizer)
         self = cls.__new__(cls)
-        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed)
+        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
         return self
 
     def _assemble(
-        self, target: Any, draft: Any, tokenizer: Any, params: SamplingParams, drafter: Any, verifier: Any, seed: Any
+        self,
+        target: Any,
+        draft: Any,
+        tokenizer: Any,
+        params: SamplingParams,
+        drafter: Any,
+        verifier: Any,
+        seed: Any,
+        sampling: Sampling,
     ) -> None:
         self.target, self.draft, self.tokenizer = target, draft, tokenizer
-        self.params, self.verifier, self.seed = params, verifier, seed
+        self.params, self.verifier, self.seed, self.sampling = params, verifier, seed, sampling
         size, missing = (None, []) if tokenizer is None else valid_ids(tokenizer)
         head = int(target.get_output_embeddings().weight.shape[0])
         size = head if size is None else min(size, head)
@@ -202,15 +217,18 @@ class SpeculativeDecoder:
         seed = options.get("seed")
         seed = self.seed if seed is None else seed
         _check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
+        verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
+        check_sampling(sampling, verifier)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
         controller: Controller = FixedLength(k)
         return Setting(
             target=target or self._target,
             drafter=drafter if k else NoDrafter(),
-            verifier=options.get("verifier") or self.verifier,
+            verifier=verifier,
             controller=controller,
             tokenizer=self.tokenizer,
             seed=fresh_seed() if seed is None else seed,
+            sampling=sampling,
         )
 
     def _batches(self, rows: Sequence[Sequence[int]], options: CallOptions, setting: Setting) -> Iterator[list[int]]:

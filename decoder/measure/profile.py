@@ -1,0 +1,187 @@
+"""L3: where one generation's time goes, and what a forward of each model costs.
+
+Three runs of the same prompt: one to warm up, one as it is, one with the ledger; then forwards of m tokens. The
+difference between the second and the third is what profiling itself cost, and is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from decoder.generation import Generation, Setting
+from decoder.loop import Parts
+from decoder.measure.forwards import WIDTHS, ForwardCost, forward_cost
+from decoder.measure.ledger import PHASES, Ledger, instrument
+from decoder.measure.timing import synchronise
+from decoder.request import Request
+from decoder.results import GenerationResult
+
+_REFUSED = ("cache", "return_cache", "streamer")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Time spent in one kind of work, less the other kinds inside it."""
+
+    name: str
+    seconds: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of one generation went. `phases` sum to `wall_s`; `plain_wall_s` is the same run unprofiled."""
+
+    phases: tuple[Phase, ...]
+    wall_s: float
+    plain_wall_s: float
+    drafter: str
+    tokens: int
+    iterations: int
+    alpha: float | None
+    target: ForwardCost
+    draft: ForwardCost | None
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """c: one draft forward / one target forward, of one token each."""
+        return None if self.draft is None else self.draft.seconds(1) / self.target.seconds(1)
+
+    def seconds(self, phase: str) -> float:
+        for each in self.phases:
+            if each.name == phase:
+                return each.seconds
+        raise ValueError(f"phase={phase!r} is unknown; use one of {[each.name for each in self.phases]}.")
+
+    def phase_rows(self) -> list[tuple[str, float, float, float, int]]:
+        """(phase, seconds, share of wall, milliseconds an iteration, calls); prefill has no iteration."""
+        rounds = max(1, self.iterations)
+        return [
+            (
+                each.name,
+                each.seconds,
+                each.seconds / self.wall_s,
+                1e3 * each.seconds / (1 if each.name == "prefill" else rounds),
+                each.calls,
+            )
+            for each in self.phases
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, ready for JSON."""
+        return {
+            "drafter": self.drafter,
+            "tokens": self.tokens,
+            "iterations": self.iterations,
+            "alpha": self.alpha,
+            "wall_s": self.wall_s,
+            "plain_wall_s": self.plain_wall_s,
+            "phases": {each.name: {"seconds": each.seconds, "calls": each.calls} for each in self.phases},
+            "cost_ratio": self.cost_ratio,
+            "target": self.target.to_dict(),
+            "draft": None if self.draft is None else self.draft.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._phase_lines(), "", *self._forward_lines()])
+
+    def _phase_lines(self) -> list[str]:
+        lines = [
+            f"{self.tokens} tokens in {self.iterations} iterations, drafter {self.drafter!r}: {self.wall_s:.3f} s "
+            f"profiled, {self.plain_wall_s:.3f} s unprofiled",
+            f"{'phase':<16}{'seconds':>10}{'share':>9}{'ms/iteration':>14}{'calls':>8}",
+        ]
+        for name, seconds, share, each_ms, calls in self.phase_rows():
+            lines.append(f"{name:<16}{seconds:>10.4f}{100 * share:>8.1f}%{each_ms:>14.3f}{calls:>8}")
+        return lines
+
+    def _forward_lines(self) -> list[str]:
+        costs = [("target", self.target)] + ([("draft", self.draft)] if self.draft is not None else [])
+        widths = sorted(set().union(*(cost.table for _, cost in costs)))
+        lines = [f"ms of a forward of m tokens after {self.target.context}", f"{'m':<16}" + _row(widths, "d")]
+        for role, cost in costs:
+            known = [1e3 * cost.table[m].median if m in cost.table else float("nan") for m in widths]
+            lines.append(f"{role:<16}" + _row(known, ".3f"))
+        for role, cost in costs:
+            lines.append(
+                f"{role}: {1e3 * cost.fixed_s:.3f} ms a call + {1e3 * cost.per_token_s:.3f} ms a token "
+                f"(the line misses the table by up to {100 * cost.worst_residual:.0f} %)"
+            )
+        if self.cost_ratio is not None:
+            lines.append(f"one draft step costs {self.cost_ratio:.3f} of a target step")
+        return lines
+
+
+def _row(values: Sequence[float], form: str) -> str:
+    return "".join(f"{value:>10{form}}" for value in values)
+
+
+class _ProfiledGeneration(Generation):
+    """An ordinary generation whose parts are wrapped once they are put together."""
+
+    ledger: Ledger
+
+    def _assemble(self) -> Parts:
+        return instrument(super()._assemble(), self.ledger)
+
+
+def _plain(setting: Setting, request: Request, prompt: Sequence[int]) -> float:
+    device = setting.target.device
+    synchronise(device)
+    began = time.perf_counter()
+    for _ in Generation(setting, request, [prompt], [0]).steps():
+        pass
+    synchronise(device)
+    return time.perf_counter() - began
+
+
+def _profiled(setting: Setting, request: Request, prompt: Sequence[int]) -> tuple[Ledger, GenerationResult]:
+    draft_device = getattr(getattr(setting.drafter, "model", None), "device", "cpu")
+    ledger = Ledger([setting.target.device, torch.device(draft_device)])
+    generation = _ProfiledGeneration(setting, request, [prompt], [0])
+    generation.ledger = ledger
+    ledger.begin()
+    for _ in generation.steps():
+        ledger.prefilling = False
+    ledger.end()
+    return ledger, generation.results()[0]
+
+
+def profile(
+    setting: Setting,
+    request: Request,
+    prompt: Sequence[int],
+    *,
+    widths: Sequence[int] = WIDTHS,
+    repeats: int = 9,
+) -> Profile:
+    """Profile one prompt under `setting`; forwards of `widths` tokens are timed `repeats` times each.
+
+    Raises:
+        ValueError: options that keep state beyond the run, or widths without room.
+    """
+    for name in _REFUSED:
+        if request.options.get(name):
+            raise ValueError(f"profile() does not take {name}=; it runs the prompt several times. Leave it out.")
+    target = forward_cost(setting.target, prompt, widths=widths, repeats=repeats)
+    model: Any = getattr(setting.drafter, "model", None)
+    draft = forward_cost(model, prompt, widths=widths, repeats=repeats) if hasattr(model, "open") else None
+    _plain(setting, request, prompt)
+    plain_wall_s = _plain(setting, request, prompt)
+    ledger, result = _profiled(setting, request, prompt)
+    return Profile(
+        phases=tuple(Phase(name, ledger.seconds[name], ledger.calls[name]) for name in PHASES),
+        wall_s=sum(ledger.seconds.values()),
+        plain_wall_s=plain_wall_s,
+        drafter=setting.drafter.name,
+        tokens=len(result.token_ids),
+        iterations=result.num_iterations,
+        alpha=result.alpha if result.num_draft_tokens else None,
+        target=target,
+        draft=draft,
+    )
