@@ -1,0 +1,127 @@
+"""L5: pictures of acceptance and speed-up. Each function takes plain numbers and returns a matplotlib figure.
+
+Axes carry units. Predictions are dashed lines beside measured points, never instead of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from decoder.report.figures import EDGE, filling, new_figure, series
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+_SHOWN_POINTS = 4000  # more dots than this only blacken the picture
+_SMALLEST = 1e-6  # probabilities below this lie outside the axes
+
+
+def acceptance_by_position(rates: Mapping[str, Sequence[float]], alpha: float | None = None) -> Figure:
+    """Bars: the share of rounds that accepted at least i tokens, i = 1, 2, ..., for each named series.
+
+    rates: e.g. {"k=4": result.acceptance_per_position}.   alpha: draws the independent model alpha^i beside them.
+
+    Raises:
+        ValueError: nothing to draw.
+        ImportError: without matplotlib.
+    """
+    depth = max((len(values) for values in rates.values()), default=0)
+    if depth == 0:
+        raise ValueError("rates holds no acceptance per position; give results of runs that drafted (k >= 1).")
+    figure, (axes,) = new_figure(6.4, 3.8)
+    width = 0.8 / len(rates)
+    for index, (name, values) in enumerate(rates.items()):
+        left = [i + 1 - 0.4 + (index + 0.5) * width for i in range(len(values))]
+        axes.bar(left, list(values), width, label=name, **filling(index))
+    if alpha is not None:
+        positions = list(range(1, depth + 1))
+        axes.plot(
+            positions,
+            [alpha**i for i in positions],
+            "k--",
+            marker="D",
+            markersize=4,
+            label=f"alpha^i, alpha={alpha:.3f}",
+        )
+    axes.set(
+        xlabel="position i in the round [tokens]", ylabel="rounds that accepted ≥ i tokens [share]", ylim=(0, 1.02)
+    )
+    axes.set_xticks(range(1, depth + 1))
+    axes.legend()
+    return figure
+
+
+def speedup_over_k(
+    measured: Mapping[int, float],
+    predicted: Mapping[int, float] | None = None,
+    intervals: Mapping[int, tuple[float, float]] | None = None,
+) -> Figure:
+    """Measured speed-up against draft length, with the predicted curve and the line at 1 below which drafting loses.
+
+    intervals: k -> (lower, upper), drawn as whiskers.
+
+    Raises:
+        ValueError: nothing was measured.
+        ImportError: without matplotlib.
+    """
+    if not measured:
+        raise ValueError("measured is empty; give the speed-up of at least one draft length.")
+    figure, (axes,) = new_figure(6.4, 3.8)
+    ks = sorted(measured)
+    heights = [measured[k] for k in ks]
+    errors = None
+    if intervals is not None:
+        bounds = [intervals.get(k, (measured[k], measured[k])) for k in ks]
+        errors = [
+            [max(0.0, height - low) for height, (low, _) in zip(heights, bounds, strict=True)],
+            [max(0.0, high - height) for height, (_, high) in zip(heights, bounds, strict=True)],
+        ]
+    axes.errorbar(ks, heights, yerr=errors, capsize=3, label="measured", **series(0))
+    if predicted:
+        shown = sorted(predicted)
+        axes.plot(shown, [predicted[k] for k in shown], "--", markerfacecolor="white", label="predicted", **series(1))
+    axes.axhline(1.0, color=EDGE, linewidth=1, linestyle=":")
+    axes.annotate("plain decoding", (1.0, 1.0), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+    axes.set(xlabel="draft length k [tokens]", ylabel="speed-up over plain decoding [×]")
+    axes.set_xticks(ks)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def probability_agreement(p: Tensor, q: Tensor) -> Figure:
+    """How two laws agree: q(x) against p(x) for every token, and how their overlap spreads over positions.
+
+    p, q: [N, V], the target's and the draft's law at N positions of one text. Above the diagonal the target likes a
+    token better than the draft does and always keeps it; below, it keeps the share p/q.
+
+    Raises:
+        ValueError: shapes that differ.
+        ImportError: without matplotlib.
+    """
+    if p.shape != q.shape or p.ndim != 2:
+        raise ValueError(f"p of shape {tuple(p.shape)} and q of shape {tuple(q.shape)} must both be [N, V].")
+    p, q = p.detach().double().cpu(), q.detach().double().cpu()
+    overlap = (p.minimum(q)).sum(-1)  # [N]
+    flat_p, flat_q = p.flatten(), q.flatten()
+    seen = ((flat_p > _SMALLEST) & (flat_q > _SMALLEST)).nonzero().squeeze(-1)
+    if len(seen) > _SHOWN_POINTS:  # the heaviest, since they decide acceptance
+        weight = flat_p[seen].maximum(flat_q[seen])
+        seen = seen[weight.topk(_SHOWN_POINTS).indices]
+    figure, (left, right) = new_figure(9.0, 4.0, 2)
+    left.plot(
+        flat_q[seen].tolist(), flat_p[seen].tolist(), ".", color=EDGE, alpha=0.25, markersize=4, markeredgewidth=0
+    )
+    left.plot([_SMALLEST, 1], [_SMALLEST, 1], "k--", linewidth=1)
+    left.annotate("always kept", (0.04, 0.94), xycoords="axes fraction", va="top")
+    left.annotate("kept with chance p/q", (0.97, 0.05), xycoords="axes fraction", ha="right")
+    left.set(xscale="log", yscale="log", xlabel="draft q(x) [probability]", ylabel="target p(x) [probability]")
+    left.set(xlim=(_SMALLEST, 1.2), ylim=(_SMALLEST, 1.2))
+    mean = float(overlap.mean())
+    right.hist(overlap.tolist(), bins=20, range=(0, 1), **filling(2))
+    right.axvline(mean, color=EDGE, linestyle="--", label=f"mean {mean:.3f}")
+    right.set(xlabel="overlap Σ min(p, q) of a position [probability]", ylabel=f"positions [of {len(overlap)}]")
+    right.legend()
+    return figure
