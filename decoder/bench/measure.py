@@ -36,6 +36,7 @@ class Report:
     environment: dict[str, Any]
     notes: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+    appendix: str = ""  # more Markdown, after the table
 
     def summary(self, name: str) -> MethodSummary:
         for each in self.summaries:
@@ -54,6 +55,7 @@ class Report:
             + f"; torch {place['versions']['torch']}, transformers {place['versions']['transformers']}; "
             f"{place['date']}; medians, [quartiles] over runs, (95 % bootstrap interval over prompts)"
         )
+        lines += ["", self.appendix] if self.appendix else []
         return "\n".join([*lines, "", f"    {place['command']}", ""])
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,16 +126,19 @@ def compare(
     repeats: int = 3,
     warm_up: int = 1,
     seed: int = 0,
+    assistant: Any = None,
     assistant_tokens: int | None = None,
     notes: Sequence[str] = (),
     progress: bool = False,
 ) -> Report:
     """Run `methods` and one speculative method for each (drafter, k) of `drafts` on token-id prompts, interleaved.
 
+    assistant: the draft of "hf-assisted", the decoder's own by default.
     Greedy outputs are compared token for token with each yardstick's; differences are reported, not raised, since in
     half precision two exact loops may part at a near-tie.
     """
-    chosen: list[Method] = [named(name, spec, plan, assistant_tokens=assistant_tokens) for name in methods]
+    assistant = spec.draft if assistant is None else assistant
+    chosen: list[Method] = [named(name, spec, plan, assistant, assistant_tokens) for name in methods]
     chosen += [speculative(spec, plan, k, drafter) for drafter, k in drafts]
     samples = interleaved(
         chosen, prompts, repeats=repeats, warm_up=warm_up, seed=seed, watch=_bar if progress else None

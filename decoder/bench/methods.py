@@ -147,8 +147,10 @@ def speculative(spec: SpeculativeDecoder, plan: Plan, k: int | str, drafter: Any
     return OwnMethod(label(drafter or spec.drafter, k), spec, plan, k, drafter)
 
 
-def named(name: str, spec: SpeculativeDecoder, plan: Plan, *, assistant_tokens: int | None = None) -> Method:
-    """A yardstick or rival by name.
+def named(
+    name: str, spec: SpeculativeDecoder, plan: Plan, assistant: Any = None, assistant_tokens: int | None = None
+) -> Method:
+    """A yardstick or rival by name; `assistant` drafts for "hf-assisted".
 
     Raises:
         ValueError: an unknown name, or "hf-assisted" without a draft model.
@@ -160,7 +162,7 @@ def named(name: str, spec: SpeculativeDecoder, plan: Plan, *, assistant_tokens: 
     if name == "hf-lookup":
         return LibraryMethod(name, spec.target, plan, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
     if name == "hf-assisted":
-        if spec.draft is None:
+        if assistant is None:
             raise ValueError("method 'hf-assisted' needs a draft model; give one, or leave the method out.")
-        return LibraryMethod(name, spec.target, plan, {"assistant_model": spec.draft}, assistant_tokens)
+        return LibraryMethod(name, spec.target, plan, {"assistant_model": assistant}, assistant_tokens)
     raise ValueError(f"method {name!r} is unknown; use one of {[*FOREIGN, 'baseline', 'speculative']}.")

@@ -177,9 +177,7 @@ def advise(
     return _conclude(candidates, samples, cost, len(prompts))
 
 
-def _conclude(
-    candidates: Sequence[Candidate], samples: Sequence[Sample], cost: ForwardCost, prompts: int
-) -> Advice:
+def _conclude(candidates: Sequence[Candidate], samples: Sequence[Sample], cost: ForwardCost, prompts: int) -> Advice:
     """Put what was measured beside what was predicted, and choose."""
     base = [sample for sample in samples if sample.method == "plain"]
     measured = [

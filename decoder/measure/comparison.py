@@ -66,9 +66,7 @@ class MethodSummary:
         if self.counts is None:
             return None
         counts = self.counts
-        return self._share(
-            counts.overhead_s, counts.prefill_s + counts.draft_s + counts.target_s + counts.overhead_s
-        )
+        return self._share(counts.overhead_s, counts.prefill_s + counts.draft_s + counts.target_s + counts.overhead_s)
 
     def to_dict(self) -> dict[str, Any]:
         names = ("acceptance_rate", "alpha", "tokens_per_iteration", "overhead_share")

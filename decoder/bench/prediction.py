@@ -1,0 +1,102 @@
+"""L5: the speed-up theory predicts, beside the one measured.
+
+    (1 - alpha^(k+1)) / ((1 - alpha) (k c + t_v(k+1) / t_v(1)))
+
+(Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, with verification's measured cost in place of 1): alpha from
+the runs, c and t_v from forwards timed alone. The loop's own time and the prompt are not in it, so what is measured
+over them is what the implementation makes of the theory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decoder.api import SpeculativeDecoder
+from decoder.measure.comparison import MethodSummary
+from decoder.measure.forwards import ForwardCost, forward_cost
+from decoder.models.hf import CausalModel
+from decoder.report.tables import markdown_table
+
+
+def paper_speedup(alpha: float, k: int, cost_ratio: float, verify_ratio: float) -> float:
+    """The equation above; at alpha = 1 its limit."""
+    emitted = k + 1.0 if alpha >= 1.0 else (1 - alpha ** (k + 1)) / (1 - alpha)
+    return emitted / (k * cost_ratio + verify_ratio)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Theory and measurement for one method. `reached` = measured / predicted."""
+
+    method: str
+    k: int
+    alpha: float
+    cost_ratio: float
+    verify_ratio: float
+    predicted: float
+    measured: float
+
+    @property
+    def reached(self) -> float:
+        return self.measured / self.predicted
+
+
+@dataclass(frozen=True)
+class Predictions:
+    target: ForwardCost
+    draft: ForwardCost
+    rows: tuple[Prediction, ...]
+
+    def markdown(self) -> str:
+        """The predictions and the forwards they are made of."""
+        names = ["method", "k", "alpha", "c", "t_v(k+1)/t_v(1)", "predicted ×", "measured × baseline", "reached %"]
+        rows: list[list[object]] = [
+            [r.method, r.k, r.alpha, r.cost_ratio, r.verify_ratio, r.predicted, r.measured, 100 * r.reached]
+            for r in self.rows
+        ]
+        widths = sorted(self.target.table)
+        forwards: list[list[object]] = [
+            [role, *[1e3 * cost.seconds(m) for m in widths], 1e3 * cost.fixed_s, 1e3 * cost.per_token_s]
+            for role, cost in (("target", self.target), ("draft", self.draft))
+        ]
+        heads = ["ms of a forward", *[f"m={m}" for m in widths], "fixed", "per token"]
+        return markdown_table(names, rows) + "\n\n" + markdown_table(heads, forwards) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [asdict(row) | {"reached": row.reached} for row in self.rows]
+        return {"target": self.target.to_dict(), "draft": self.draft.to_dict(), "rows": rows}
+
+
+def predict(
+    spec: SpeculativeDecoder,
+    prompts: Sequence[Sequence[int]],
+    summaries: Sequence[MethodSummary],
+    lengths: dict[str, int],
+    *,
+    repeats: int = 9,
+) -> Predictions:
+    """Time forwards of both models and set the theory beside each method of `lengths` (name -> fixed k).
+
+    Raises:
+        ValueError: no draft model, or no baseline among the summaries.
+    """
+    if spec.draft is None:
+        raise ValueError("a prediction needs a draft model whose forwards can be timed; give one.")
+    prompt = sorted(prompts, key=len)[len(prompts) // 2]
+    costs = [forward_cost(CausalModel(spec.target, "target"), prompt, repeats=repeats)]
+    costs.append(forward_cost(CausalModel(spec.draft, "draft"), prompt, repeats=repeats))
+    rows = []
+    for each in summaries:
+        k = lengths.get(each.name)
+        if k is None or each.alpha is None:
+            continue
+        if "baseline" not in each.speedups:
+            raise ValueError("a prediction is of the speed-up over 'baseline'; run that method too.")
+        ratio = costs[1].seconds(1) / costs[0].seconds(1)
+        verify = costs[0].seconds(k + 1) / costs[0].seconds(1)
+        predicted = paper_speedup(each.alpha, k, ratio, verify)
+        measured = each.speedups["baseline"].ratio
+        rows.append(Prediction(each.name, k, each.alpha, ratio, verify, predicted, measured))
+    return Predictions(costs[0], costs[1], tuple(rows))
