@@ -12,27 +12,18 @@ marked: accepted (drafted and kept), recovered (the target's after a rejection),
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from decoder import SpeculativeDecoder
 from decoder.bench.measure import Report, compare
 from decoder.bench.methods import Plan
+from decoder.bench.prompts import OWN_PROMPTS, as_ids, read_prompts
 from decoder.drafters import DRAFTERS
-from decoder.prompts import encode
 from decoder.report.tables import terminal_table
 from decoder.report.terminal import coloured, legend, visible, wants_colour
 from decoder.types import SamplingParams
-
-PROMPTS = [
-    "Once upon a time there was a little rabbit who",
-    "The old king called his three sons and said to them,",
-    "One cold winter morning, when the snow lay deep in the forest,",
-    '"Where are you going?" asked the fox.',
-]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -59,24 +50,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def draft_length(text: str) -> int | str:
     return text if text == "auto" else int(text)
-
-
-def read_prompts(path: Path, limit: int) -> list[Any]:
-    """Prompts of a text or JSON-lines file; `turns` (the first one) are chat messages, `prompt` is plain text."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if path.suffix != ".jsonl":
-        return lines[:limit]
-    records = [json.loads(line) for line in lines]
-    step = max(1, len(records) // limit)  # spread over the file, whose groups stand one after another
-    chosen = records[::step][:limit]
-    return [r["prompt"] if "prompt" in r else [{"role": "user", "content": r["turns"][0]}] for r in chosen]
-
-
-def as_ids(spec: SpeculativeDecoder, prompts: Sequence[Any]) -> list[list[int]]:
-    """Token ids; chat messages become plain text where the tokenizer has no chat template."""
-    has_template = getattr(spec.tokenizer, "chat_template", None) is not None
-    plain = [p if isinstance(p, str) or has_template else p[0]["content"] for p in prompts]
-    return [encode(prompt, spec.tokenizer)[0][0] for prompt in plain]
 
 
 def table(report: Report) -> str:
@@ -141,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             temperature=options.temperature,
             top_p=options.top_p,
         )
-        prompts = as_ids(spec, read_prompts(options.prompts, options.limit) if options.prompts else PROMPTS)
+        prompts = as_ids(
+            spec, read_prompts(options.prompts, options.limit) if options.prompts else OWN_PROMPTS[: options.limit]
+        )
         rival = "hf-lookup" if spec.draft is None or options.drafter == "ngram" else "hf-assisted"
         report = compare(
             spec,

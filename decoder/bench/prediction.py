@@ -20,10 +20,14 @@ from decoder.models.hf import CausalModel
 from decoder.report.tables import markdown_table
 
 
+def geometric(alpha: float, k: int) -> float:
+    """Tokens a round if every drafted token passes with chance alpha, independently (equation 1 there)."""
+    return k + 1.0 if alpha >= 1.0 else (1 - alpha ** (k + 1)) / (1 - alpha)
+
+
 def paper_speedup(alpha: float, k: int, cost_ratio: float, verify_ratio: float) -> float:
     """The equation above; at alpha = 1 its limit."""
-    emitted = k + 1.0 if alpha >= 1.0 else (1 - alpha ** (k + 1)) / (1 - alpha)
-    return emitted / (k * cost_ratio + verify_ratio)
+    return geometric(alpha, k) / (k * cost_ratio + verify_ratio)
 
 
 @dataclass(frozen=True)

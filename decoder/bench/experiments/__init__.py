@@ -1,0 +1,21 @@
+"""L5: the experiments of `scripts/sweep.py`, one file each."""
+
+from collections.abc import Callable
+
+from decoder.bench.experiments.batch import BatchSize
+from decoder.bench.experiments.draft_length import DraftLength
+from decoder.bench.experiments.quantised import QuantisedDrafts
+from decoder.bench.experiments.toy import ToyLength, ToyTemperature
+from decoder.bench.experiments.verifiers import TokenAgainstBlock
+from decoder.bench.sweep import Experiment
+
+EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
+    "02": DraftLength,
+    "03a": ToyLength,
+    "03b": ToyTemperature,
+    "05": QuantisedDrafts,
+    "06": TokenAgainstBlock,
+    "07": BatchSize,
+}
+
+__all__ = ["EXPERIMENTS"]

@@ -1,0 +1,29 @@
+"""L5: what two models agree on, position by position, on a text: sum_x min(p, q) = 1 - TV(p, q)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoder.types import SamplingParams
+from decoder.warpers import warped_probs
+
+
+@torch.inference_mode()
+def laws(model: Any, ids: Sequence[int], params: SamplingParams, vocab: int) -> Tensor:
+    """The warped law after each token of `ids` -> [L, V]."""
+    logits = model(torch.tensor([list(ids)], device=model.device)).logits[0, :, :vocab].float()
+    return warped_probs(logits, params)
+
+
+def overlap(p: Tensor, q: Tensor) -> Tensor:
+    """sum_x min(p, q) over the last axis."""
+    return torch.minimum(p, q).sum(-1)
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """(mean, 1.96 standard errors)."""
+    return float(values.mean()), float(1.96 * values.std() / max(1, len(values)) ** 0.5)
