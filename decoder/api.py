@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
-from decoder.controllers import FixedLength
+from decoder.controllers import Experiences, Length, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.hf_generate import request_from_library
@@ -23,7 +23,7 @@ from decoder.request import CallOptions, Request, check_integer, check_sampling,
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import check_same_tokenizer, valid_ids
-from decoder.types import Controller, Drafter, SamplingParams, Verifier
+from decoder.types import Drafter, SamplingParams, Verifier
 from decoder.verify import VERIFIERS
 
 Results = GenerationResult | list[GenerationResult]
@@ -151,6 +151,7 @@ class SpeculativeDecoder(Measurable):
         self._target = CausalModel(target, "target", size, banned)
         self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
         self.drafter = self._drafter(drafter)
+        self._experiences = Experiences()
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
         if isinstance(choice, Drafter):
@@ -160,17 +161,17 @@ class SpeculativeDecoder(Measurable):
 
     # ---- generating ----
 
-    def generate(self, prompt: Any, *, k: int = 4, **options: Unpack[CallOptions]) -> Any:
+    def generate(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> Any:
         """Generate with speculation: one `GenerationResult`, or a list in order for a list of prompts.
 
         prompt: a string, chat messages, a 1-D or 2-D tensor of ids, or a list of prompts (a ragged batch).
-        k: drafted tokens a round; 0 is plain decoding.
+        k: drafted tokens a round; 0 is plain decoding; "auto" follows measurements (docs/never-slower.md).
         options: see `decoder.request.CallOptions`; transformers' names with transformers' meanings.
 
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy, before any model runs.
         """
-        check_integer("k", k, 0, "use 0 for plain decoding, 4 to start with.")
+        check_length(k)
         return self._call(prompt, options, k, "generate")
 
     def generate_baseline(self, prompt: Any, **options: Unpack[CallOptions]) -> Any:
@@ -178,9 +179,9 @@ class SpeculativeDecoder(Measurable):
         options.pop("drafter", None)
         return self._call(prompt, options, 0, "generate_baseline")
 
-    def stream(self, prompt: Any, *, k: int = 4, **options: Unpack[CallOptions]) -> TextStream:
+    def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
-        check_integer("k", k, 0, "use 0 for plain decoding, 4 to start with.")
+        check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         rows, many = self._encode(prompt, options, "stream")
@@ -213,17 +214,17 @@ class SpeculativeDecoder(Measurable):
             own = self.tokenizer.eos_token_id
         return [] if own is None else [own] if isinstance(own, int) else list(own)
 
-    def _setting(self, options: CallOptions, k: int, target: CausalModel | None = None) -> Setting:
+    def _setting(self, options: CallOptions, k: Length, target: CausalModel | None = None) -> Setting:
         seed = options.get("seed")
         seed = self.seed if seed is None else seed
         _check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
         verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
         check_sampling(sampling, verifier)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
-        controller: Controller = FixedLength(k)
+        controller = self._experiences.controller(k, options.get("drafter") or self.drafter)
         return Setting(
             target=target or self._target,
-            drafter=drafter if k else NoDrafter(),
+            drafter=drafter.deferred() if k == "auto" else drafter if k else NoDrafter(),
             verifier=verifier,
             controller=controller,
             tokenizer=self.tokenizer,
@@ -240,7 +241,7 @@ class SpeculativeDecoder(Measurable):
         for begin in range(0, len(rows), size):
             yield list(range(begin, min(begin + size, len(rows))))
 
-    def _call(self, prompt: Any, options: CallOptions, k: int, where: str) -> Any:
+    def _call(self, prompt: Any, options: CallOptions, k: Length, where: str) -> Any:
         rows, many = self._encode(prompt, options, where)
         copies = check_integer(
             "num_return_sequences", options.get("num_return_sequences") or 1, 1, "give how many per prompt."

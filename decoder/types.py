@@ -242,6 +242,10 @@ class Drafter:
         """The same recipe, proposing functions of the past only."""
         return self
 
+    def deferred(self) -> Drafter:
+        """The same recipe, reading the prompt when first asked to propose: a run that never asks pays nothing."""
+        return self
+
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
         """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
         return copy.copy(self)

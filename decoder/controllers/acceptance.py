@@ -1,12 +1,12 @@
 """L1: how many drafted tokens survive, and how many the drafter supplies.
 
-A_i = P(at least i of the tokens asked for are drafted and accepted), estimated from prod_{j<=i} min(1, p_j/q_j) at the drafted
-tokens. Its mean over x ~ q is the chance that token verification keeps i tokens, and it is less noisy than the verdict
-(Leviathan et al. 2023, arXiv 2211.17192, section 3). Block verification keeps no fewer, so there it errs on the
+A_i = P(at least i of the tokens asked for are drafted and accepted), estimated from prod_{j<=i} min(1, p_j/q_j) at the
+drafted tokens. Its mean over x ~ q is the chance that token verification keeps i tokens, and it is less noisy than the
+verdict (Leviathan et al. 2023, arXiv 2211.17192, section 3). Block verification keeps no fewer, so there it errs on the
 safe side. Where no ratio is known (greedy match) the verdict itself is used: accepted >= i.
 
-Rounds of different length are pooled through the conditional rates a_i = A_i / A_{i-1}, both sums over the rounds that asked
-for depth i, so within rounds of one length the product telescopes to the plain moving average. Rates at rarely
+Rounds of different length are pooled through the conditional rates a_i = A_i / A_{i-1}, both sums over the rounds that
+asked for depth i, so within rounds of one length the product telescopes to the plain moving average. Rates at rarely
 reached depths lean on the rate pooled over depths. A token asked for but not drafted counts as not accepted, by a share
 kept apart, so that a drafter that seldom finds anything is not taken for one that guesses badly.
 """

@@ -134,8 +134,6 @@ class AutoLength:
         self._drafted_rounds += 1
         if self._drafted_rounds == _SETTLED:
             experience.gap = FIRST_GAP
-        asked = [
-            step.k if row.room is None else min(step.k, row.room + len(row.emitted) - 1) for row in step.rows
-        ]
+        asked = [step.k if row.room is None else min(step.k, row.room + len(row.emitted) - 1) for row in step.rows]
         experience.acceptance.observe(zip(step.rows, asked, strict=True))
         experience.supply.observe(max(asked), width)

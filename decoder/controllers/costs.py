@@ -3,8 +3,8 @@
 A round of drafted width n takes D(n) + v(n + 1) seconds: D(n) is the drafter's, v(m) everything else of a round that
 verifies m tokens (the target's forward, warping, verification, the host). Both are **measured per point**, because
 v is neither flat nor linear: on processors float32 jumps two- to threefold from m = 1 to m = 2 and is flat after,
-bfloat16 is flat from the start, and a GPU steps where its tiles end. The first proposal after a pause also reads what the
-drafter has missed; that is kept apart.
+bfloat16 is flat from the start, and a GPU steps where its tiles end. The first proposal after a pause also reads what
+the drafter has missed; that is kept apart.
 
 Knows nothing of acceptance, nor of what is decided with these numbers.
 """
@@ -28,11 +28,12 @@ def lower_median(samples: deque[float]) -> float:
 class Curve:
     """Seconds against a small whole number, measured point by point and never smoothed across points.
 
-    A point sampled twice is the running median of its samples. One never sampled lies on the straight line between its
-    measured neighbours; outside them it is `proportional` to the nearest one, or else equal to it. Equal is
-    the cheapest that a rising cost can be: the point looks no dearer than it may turn out, so it is tried where it could pay,
-    and is measured from then on. A point sampled once is the smaller of its sample and that estimate,
-    so one slow first call condemns nothing.
+    A point sampled twice is the running median of its samples. One never sampled is taken from its measured neighbours.
+    `proportional` (a draft model's steps): the straight line between them, and through the origin outside. Otherwise
+    (the target): the left neighbour's seconds, the least that a rising cost can be there. So a point looks no
+    dearer than it may turn out, is tried where it could pay, and is measured from then on; a line would hide what
+    lies just before a cliff. A point sampled once is the smaller of its sample and that estimate, so one slow
+    first call condemns nothing.
     """
 
     def __init__(self, most: int, *, proportional: bool) -> None:
@@ -73,7 +74,7 @@ class Curve:
         if not anchors:
             return [0.0] * (self._most + 1)
         values = []
-        segment = 0  # index of the first anchor at or above n
+        segment = 0
         for n in range(self._most + 1):
             while segment < len(anchors) and anchors[segment] < n:
                 segment += 1
@@ -83,13 +84,14 @@ class Curve:
         return values
 
     def _between(self, n: int, anchors: list[int], segment: int, medians: dict[int, float]) -> float:
-        if 0 < segment < len(anchors):
-            left, right = anchors[segment - 1], anchors[segment]
-            share = (n - left) / (right - left)
-            return (1 - share) * medians[left] + share * medians[right]
-        nearest = anchors[0] if segment == 0 else anchors[-1]
+        """The estimate at n; `segment` is the index of the first anchor at or above n."""
+        left = medians[anchors[max(segment - 1, 0)]]
         if not self._proportional:
-            return medians[nearest]
+            return left
+        if 0 < segment < len(anchors):
+            below, above = anchors[segment - 1], anchors[segment]
+            return left + (medians[above] - left) * (n - below) / (above - below)
+        nearest = anchors[0] if segment == 0 else anchors[-1]
         return medians[nearest] * (n / nearest if nearest else 1.0)
 
 

@@ -1,8 +1,8 @@
 """L1: what a decoder has learnt about one drafter; outlives the runs, so that the second call starts well.
 
-Costs are properties of models and device and are kept per batch size; acceptance and supply are kept too but lose weight
-when a run begins, because the next text may be another kind. Runs in several threads share one
-`Experience`: hold its `lock` while reading or writing.
+Costs are properties of models and device and are kept per batch size; acceptance and supply are kept too, but
+acceptance loses weight when a run begins, because the next text may be of another kind. Runs in several threads share
+one `Experience`: hold its `lock` while reading or writing.
 
     R(k) = E_k / cost_k,   E_k = 1 + sum_{i<=k} A_i,   cost_k = sum_n P(width n | k asked) (D(n) + v(n + 1))
 
@@ -57,7 +57,7 @@ class Experience:
         return self._costs.setdefault(rows, Costs(LONGEST))
 
     def nearest_costs(self, rows: int) -> Costs | None:
-        """The record to decide with: this batch size's, or the nearest that knows more; None: v(1) is not known at all."""
+        """The record to decide with: this batch size's, or the nearest that knows more; None: v(1) is not known."""
         ranked = sorted(self._costs.items(), key=lambda item: abs(item[0] - rows))
         known = [costs for _, costs in ranked if costs.plain_known]
         return next((costs for costs in known if costs.draft), known[0] if known else None)

@@ -2,9 +2,9 @@
 
     spent - credit <= epsilon * credit + allowance          before a round may draft
 
-`spent` is the measured time of the rounds. `credit` is what plain decoding would have needed for the same progress: every token
-by which the *slowest* live row has advanced, times v(1) for the rows then live. A round that drafts nothing is plain
-decoding, so its credit is its own time. The bound this gives, and its proof: docs/never-slower.md.
+`spent` is the measured time of the rounds. `credit` is what plain decoding would have needed for the same progress:
+every token by which the *slowest* live row has advanced, times v(1) for the rows then live. A round that drafts nothing
+is plain decoding, so its credit is its own time. The bound this gives, and its proof: docs/never-slower.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ledger:
     def affords(self, round_s: float, plain_s: float, *, probe: bool = False) -> bool:
         """May a round of `round_s` seconds be risked, even if all it emits is one token a row?
 
-        A probe must be paid out of the epsilon share alone: the allowance is there to learn from and to be unlucky with.
+        A probe is paid out of the epsilon share alone: the allowance is there to learn from and to be unlucky with.
         """
         allowance_s = 0.0 if probe else ALLOWANCE_ROUNDS * plain_s
         loss_s = max(self.spent_s - self.credit_s, 0.0) if probe else self.spent_s - self.credit_s

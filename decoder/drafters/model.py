@@ -2,6 +2,10 @@
 
 The draft samples from its own warped law q, or takes its argmax when decoding is greedy. Its cache holds
 what it has fed itself; after full acceptance it lacks its own last token, and then feeds two.
+
+Drafting may stop early where the draft is unsure: max q of the next law below `stop_below`. That is decided before
+the token is sampled, so whether a position is drafted depends on the past and on q only and the law stays exact;
+dropping a token once it is sampled would not be. It costs a host read for each drafted token.
 """
 
 from __future__ import annotations
@@ -31,17 +35,31 @@ def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.long)
 
 
+def check_threshold(value: Any) -> float:
+    """A probability below 1 at which drafting stops."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"stop_below={value!r} must be a number in [0, 1); use 0 to never stop early.")
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"stop_below={value!r} must lie in [0, 1); use 0 to never stop early.")
+    return float(value)
+
+
 class ModelDrafter(Drafter):
     """Drafts with a causal model of the target's vocabulary.
 
     sample: draw from q (the default when the target samples); False drafts greedily, and says so by giving no q.
+    stop_below: [0, 1); stop drafting for a row where its next law's largest probability is below; 0 never stops.
     """
 
     name = "model"
 
-    def __init__(self, model: Openable, *, sample: bool = True) -> None:
+    stop_below = 0.0
+    _deferred = False
+
+    def __init__(self, model: Openable, *, sample: bool = True, stop_below: float = 0.0) -> None:
         self.model = model
         self.sample = sample
+        self.stop_below = check_threshold(stop_below)
         self._session: ModelSession | None = None
         self._width = 0  # drafted in the round under way
         self._cache: Any = None
@@ -59,7 +77,7 @@ class ModelDrafter(Drafter):
         run._greedy = warp.greedy or not self.sample
         run._session = self._open(len(contexts), limit)
         run._room = self.model.context_length
-        if run._room is None or all(len(context) <= run._room for context in contexts):
+        if not self._deferred and (run._room is None or all(len(context) <= run._room for context in contexts)):
             run._prefill(contexts)
         return run
 
@@ -73,6 +91,18 @@ class ModelDrafter(Drafter):
         """The same recipe, drafting by argmax."""
         recipe = copy.copy(self)
         recipe.sample = False
+        return recipe
+
+    def deferred(self) -> Self:
+        """The same recipe, feeding the prompt with the first proposal."""
+        recipe = copy.copy(self)
+        recipe._deferred = True
+        return recipe
+
+    def stopping_below(self, threshold: float) -> Self:
+        """The same recipe, stopping where the draft's largest probability is below the threshold."""
+        recipe = copy.copy(self)
+        recipe.stop_below = check_threshold(threshold)
         return recipe
 
     def with_cache(self, cache: Any) -> Self:
@@ -107,28 +137,38 @@ class ModelDrafter(Drafter):
 
     def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
         counts = self._budget(contexts, counts)
-        self._width = width = max(counts)
-        if width == 0:
-            return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), [0] * len(contexts))
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
         finite: Tensor | None = None
-        logits = self._catch_up(contexts)
-        for i in range(width):
+        if any(counts):
+            logits = self._catch_up(contexts)
+        for i in range(max(counts)):
             if i > 0:
                 logits = self.session.feed(tokens[-1], [len(context) + i - 1 for context in contexts])
             drafted = torch.cat(tokens, dim=1) if tokens and self._remembers else None
             scores = self._score(logits, contexts, drafted)  # [B, 1, V]
+            q = None if self._greedy else self._warp.probs(scores)
+            if self.stop_below:
+                counts = self._stop_unsure(torch.softmax(scores, -1) if q is None else q, counts, i)
+                if max(counts) == i:
+                    break
             peak, token = scores.max(-1)  # [B, 1]
             live = torch.isfinite(peak).squeeze(1)
             finite = live if finite is None else finite & live
-            if not self._greedy:
-                q = self._warp.probs(scores)
+            if q is not None:
                 token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])
                 if not getattr(self._random, "coupled", False):  # with shared noise the token is no sample of q
                     laws.append(q)
             tokens.append(token)
+        self._width = len(tokens)
+        if not tokens:
+            return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), counts)
         return Draft(torch.cat(tokens, dim=1), counts, torch.cat(laws, dim=1) if laws else None, finite)
+
+    def _stop_unsure(self, q: Tensor, counts: Sequence[int], i: int) -> list[int]:
+        """Rows whose next law q [B, 1, V] has no likely token draft no further than i: known before any is sampled."""
+        peaks = q.amax((1, 2)).tolist()
+        return [min(k, i) if peak < self.stop_below else k for k, peak in zip(counts, peaks, strict=True)]
 
     @property
     def _remembers(self) -> bool:
