@@ -94,6 +94,7 @@ class BatchSize:
         losing = [row["batch_size"] for row in rows if max(row["k2_speedup"], row["k4_speedup"]) <= 1.0]
         return (
             f"Speculation pays (more than 3 %) at batch sizes {paying or 'none'} and loses at {losing or 'none'}. "
-            f"Rows that end their text early leave {rows[-1]['idle_percent']:.0f} % of the row rounds empty at batch size "
+            f"Rows that end their text early leave {rows[-1]['idle_percent']:.0f} % of the row rounds empty "
+            "at batch size "
             f"{rows[-1]['batch_size']}; such rows are dropped, so they cost nothing."
         )

@@ -130,6 +130,8 @@ class QuantisedDrafts:
         return (
             f"int4 weights move the draft's law by TV {four['tv_to_bfloat16']:.4f} on average and alpha by "
             f"{four['alpha_change']:+.4f}: {100 * used:.0f} % of what the bound allows. A step takes "
-            f"{plain['step_ms']:.2f} ms in bfloat16, {by['int8']['step_ms']:.2f} in int8, {four['step_ms']:.2f} in int4 "
-            f"and {by['float32']['step_ms']:.2f} in float32. End to end {best['draft_weights']} is best here, {best['speedup']:.2f}x plain decoding."
+            f"{plain['step_ms']:.2f} ms in bfloat16, {by['int8']['step_ms']:.2f} in int8, "
+            f"{four['step_ms']:.2f} in int4 "
+            f"and {by['float32']['step_ms']:.2f} in float32. End to end {best['draft_weights']} is best "
+            f"here, {best['speedup']:.2f}x plain decoding."
         )

@@ -129,7 +129,8 @@ class ToyTemperature:
     def reading(self, rows: Sequence[Row]) -> str:
         inside = sum(abs(row["alpha"] - row["one_minus_tv"]) <= row["half_width"] for row in rows)
         return (
-            f"Measured alpha lies within its 95 % interval of the mean overlap at {inside} of {len(rows)} temperatures. "
+            f"Measured alpha lies within its 95 % interval of the mean overlap at {inside} of {len(rows)} "
+            "temperatures. "
             f"At T = 0 it is the share of equal argmaxes ({rows[0]['alpha']:.3f}); as T grows both laws go to the "
             f"uniform one and alpha to 1 ({rows[-1]['alpha']:.3f} at T = {rows[-1]['temperature']:g})."
         )
