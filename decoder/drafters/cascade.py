@@ -21,7 +21,7 @@ from decoder.drafters.lookup import check_count
 from decoder.drafters.model import ModelDrafter
 from decoder.drafters.recycle import RecycleDrafter
 from decoder.drafters.suffix import SuffixDrafter
-from decoder.types import Draft, Drafter, RandomSource, Warp
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,12 @@ class CascadeDrafter(Drafter):
         twin = copy.copy(self)
         twin.drafters = list(drafters)
         return twin
+
+    def bind(self, target: Any, draft: Any) -> Self:
+        return self._with([drafter.bind(target, draft) for drafter in self.drafters])
+
+    def attach(self, target: ModelSession) -> Self:
+        return self._with([drafter.attach(target) for drafter in self.drafters])
 
     def greedy(self) -> Self:
         return self._with([drafter.greedy() for drafter in self.drafters])
