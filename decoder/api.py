@@ -11,20 +11,21 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
 from decoder.controllers import Experiences, Length, check_length
-from decoder.drafters import DRAFTERS, NoDrafter
+from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.hf_generate import request_from_library
+from decoder.keywords import CallOptions, check_choices, check_integer, check_sampling, reject_unknown
 from decoder.measure.measurable import Measurable
 from decoder.models import loading
 from decoder.models.hf import CausalModel
+from decoder.processors import check_one_row
 from decoder.prompts import check_ids, encode
 from decoder.randomness import Sampling, fresh_seed
-from decoder.request import CallOptions, Request, check_integer, check_sampling, settle
+from decoder.request import Request, settle
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import check_same_tokenizer, valid_ids
 from decoder.types import Drafter, SamplingParams, Verifier
-from decoder.verify import VERIFIERS
 
 Results = GenerationResult | list[GenerationResult]
 
@@ -32,7 +33,8 @@ Results = GenerationResult | list[GenerationResult]
 class SpeculativeDecoder(Measurable):
     """Wraps a target and a drafter; returns the target's own distribution, sooner.
 
-    target_model_name, draft_model_name: a hub name, a folder, or "tiny" for the bundled pair (the default).
+    target_model_name, draft_model_name: a hub name, a folder, a loaded model, or "tiny" for the bundled pair (the
+        default).
     tokenizer: the target's by default.
     device, dtype, max_memory, offload_folder: placement, through accelerate. `draft_device`, `draft_dtype` default to
         the target's.
@@ -40,8 +42,8 @@ class SpeculativeDecoder(Measurable):
     drafter: "model", "ngram", "none" or a `Drafter`; None means "model" with a draft model, else "ngram".
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
-    sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline, every
-        drafter, every k and every batch (up to near-ties that the rounding of the logits decides).
+    sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,
+        every drafter, every k and every batch (up to near-ties that the rounding of the logits decides).
 
     Raises:
         TypeError, ValueError: before any model runs, naming the argument, its value and the remedy.
@@ -49,10 +51,12 @@ class SpeculativeDecoder(Measurable):
     Sources: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (2302.01318), Sun et al. 2024 (2403.10444).
     """
 
+    draft_tokenizer: Any = None  # set where it is not the target's
+
     def __init__(
         self,
-        target_model_name: str = "tiny",
-        draft_model_name: str | None = None,
+        target_model_name: Any = "tiny",
+        draft_model_name: Any = None,
         *,
         tokenizer: Any = None,
         device: Any = "auto",
@@ -74,18 +78,29 @@ class SpeculativeDecoder(Measurable):
         sampling: Sampling = "rejection",
     ) -> None:
         params = SamplingParams(temperature, top_k, top_p, min_p)
-        _check_choices(drafter, verifier, seed)
+        check_choices(drafter, verifier, seed)
         check_sampling(sampling, verifier)
-        target_name, draft_name, tokenizer_name = _resolve_names(target_model_name, draft_model_name)
+        if not loading.is_name(target_model_name):  # a loaded model is accepted wherever a name is
+            loading.check_loaded("target_model_name", target_model_name)
+            if draft_model_name is not None:
+                loading.check_loaded("draft_model_name", draft_model_name)
+            self._assemble(target_model_name, draft_model_name, tokenizer, params, drafter, verifier, seed, sampling)
+            return
+        target_name, draft_name, tokenizer_name = loading.resolve_names(target_model_name, draft_model_name)
         shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         if tokenizer is None:
             tokenizer = loading.load_tokenizer("target_model_name", tokenizer_name, gguf_file=gguf_file, **shared)
         placement: dict[str, Any] = {"max_memory": max_memory, "offload_folder": offload_folder}
-        draft = None
+        draft = draft_model_name
         if draft_name is not None:
             loading.check_device(draft_device or device)
             loading.check_dtype(draft_dtype or dtype)
-            _compare_tokenizers(tokenizer, draft_name, draft_gguf_file, trust_remote_code)
+            if drafter == "crosstokenizer":
+                self.draft_tokenizer = loading.load_tokenizer(
+                    "draft_model_name", draft_name, gguf_file=draft_gguf_file, **shared
+                )
+            else:
+                loading.compare_tokenizers(tokenizer, draft_name, draft_gguf_file, trust_remote_code)
         target = loading.load_model(
             "target_model_name", target_name, device=device, dtype=dtype, gguf_file=gguf_file, **placement, **shared
         )
@@ -119,14 +134,19 @@ class SpeculativeDecoder(Measurable):
     ) -> SpeculativeDecoder:
         """A decoder over loaded models. Neither their configuration nor their weights are changed.
 
-        Without a tokenizer, prompts must be token ids and results hold ids only. `draft_tokenizer` is compared with it.
+        Without a tokenizer, prompts must be token ids and results hold ids only. `draft_tokenizer` is compared with it;
+        drafter="crosstokenizer" lets it be another.
         """
         params = SamplingParams(temperature, top_k, top_p, min_p)
-        _check_choices(drafter, verifier, seed)
+        check_choices(drafter, verifier, seed)
         check_sampling(sampling, verifier)
-        if tokenizer is not None and draft_tokenizer is not None:
+        loading.check_loaded("target", target)
+        if draft is not None:
+            loading.check_loaded("draft", draft)
+        if tokenizer is not None and draft_tokenizer is not None and drafter != "crosstokenizer":
             check_same_tokenizer(tokenizer, draft_tokenizer)
         self = cls.__new__(cls)
+        self.draft_tokenizer = draft_tokenizer
         self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
         return self
 
@@ -150,6 +170,7 @@ class SpeculativeDecoder(Measurable):
         self._vocabulary = (size, banned)
         self._target = CausalModel(target, "target", size, banned)
         self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
+        self._named: dict[str, Drafter] = {}
         self.drafter = self._drafter(drafter)
         self._experiences = Experiences()
 
@@ -157,7 +178,15 @@ class SpeculativeDecoder(Measurable):
         if isinstance(choice, Drafter):
             return choice.bind(self._target, self._draft)
         name = choice if choice is not None else "model" if self._draft is not None else "ngram"
-        return DRAFTERS[name].for_models(self._target, self._draft)
+        if name not in self._named:  # made once: a quantised draft takes its time
+            self._named[name] = self._make(name)
+        return self._named[name]
+
+    def _make(self, name: str) -> Drafter:
+        if name != "crosstokenizer":
+            return DRAFTERS[name].for_models(self._target, self._draft)
+        recipe = CrossTokenizerDrafter(self.draft, self.tokenizer, self.draft_tokenizer)
+        return recipe.bind(self._target, self._draft)
 
     # ---- generating ----
 
@@ -174,9 +203,14 @@ class SpeculativeDecoder(Measurable):
         check_length(k)
         return self._call(prompt, options, k, "generate")
 
-    def generate_baseline(self, prompt: Any, **options: Unpack[CallOptions]) -> Any:
-        """Plain decoding of the target through the same loop: the yardstick. Same arguments as `generate`."""
-        options.pop("drafter", None)
+    def generate_baseline(self, prompt: Any, *, k: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """Plain decoding of the target through the same loop: the yardstick.
+
+        Same arguments as `generate`, so that a call can be repeated as it is; `k` and `drafter` are checked, and
+        nothing is drafted.
+        """
+        check_integer("k", k, 0, "the baseline drafts nothing; leave it out.")
+        check_choices(options.pop("drafter", None), "auto", None)
         return self._call(prompt, options, 0, "generate_baseline")
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
@@ -185,15 +219,18 @@ class SpeculativeDecoder(Measurable):
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         rows, many = self._encode(prompt, options, "stream")
-        if many or (options.get("num_return_sequences") or 1) != 1:
-            raise ValueError("stream() takes one prompt and one sequence; use generate() for several.")
         request = self._settle(rows, options, "stream")
+        if many or request.options.get("num_return_sequences", 1) != 1:
+            raise ValueError("stream() takes one prompt and num_return_sequences=1; use generate() for several.")
+        for name in ("return_dict_in_generate", "progress"):
+            if request.options.get(name):
+                raise ValueError(
+                    f"{name}=True does not go with stream(), whose result is its `result`; use generate()."
+                )
         generation = Generation(self._setting(options, k), request, rows, [0])
         return TextStream(generation, self.tokenizer, request.stop_strings)
 
     def _encode(self, prompt: Any, options: CallOptions, where: str) -> tuple[list[list[int]], bool]:
-        from decoder.request import reject_unknown
-
         reject_unknown(options, where)
         rows, many = encode(prompt, self.tokenizer, options.get("attention_mask"))
         check_ids(rows, self._target.embedding_size)
@@ -201,7 +238,10 @@ class SpeculativeDecoder(Measurable):
 
     def _settle(self, rows: Sequence[Sequence[int]], options: CallOptions, where: str) -> Request:
         """Validate a call, for its rows too, before anything runs."""
-        request = settle(options, self.params, self._own_eos(), len(rows[0]), where)
+        request = settle(options, self.params, self._own_eos(), len(rows[0]), where, self._target.device)
+        for word in request.options.get("bad_words_ids") or ():
+            if max(word) >= self._target.vocab_size:
+                raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {self._target.vocab_size}).")
         if request.stop_strings and self.tokenizer is None:
             raise ValueError(f"stop_strings={list(request.stop_strings)!r} needs a tokenizer; pass one.")
         for row in rows:
@@ -217,7 +257,7 @@ class SpeculativeDecoder(Measurable):
     def _setting(self, options: CallOptions, k: Length, target: CausalModel | None = None) -> Setting:
         seed = options.get("seed")
         seed = self.seed if seed is None else seed
-        _check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
+        check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
         verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
         check_sampling(sampling, verifier)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
@@ -232,34 +272,40 @@ class SpeculativeDecoder(Measurable):
             sampling=sampling,
         )
 
-    def _batches(self, rows: Sequence[Sequence[int]], options: CallOptions, setting: Setting) -> Iterator[list[int]]:
-        """Row numbers that run together; models outside the tested families run one row at a time."""
-        size = check_integer("batch_size", options.get("batch_size", 16), 1, "give how many prompts run together.")
+    def _generations(self, rows: Sequence[Sequence[int]], request: Request, setting: Setting) -> Iterator[Generation]:
+        """The batches of a call. Models outside the tested families run one row at a time; rows of different lengths
+        run apart where a processor counts positions."""
+        size = request.options.get("batch_size", 16)
         drafter_model = getattr(setting.drafter, "model", None)
         if not setting.target.can_batch or not getattr(drafter_model, "can_batch", True):
             size = 1
-        for begin in range(0, len(rows), size):
-            yield list(range(begin, min(begin + size, len(rows))))
+        numbers: list[int] = []
+        for number, row in enumerate(rows):
+            numbers.append(number)
+            following = rows[number + 1] if number + 1 < len(rows) else None
+            apart = request.counts_positions and following is not None and len(following) != len(row)
+            if following is None or len(numbers) == size or apart:
+                yield Generation(setting, request.for_row(numbers[0], len(row)), [rows[n] for n in numbers], numbers)
+                numbers = []
 
     def _call(self, prompt: Any, options: CallOptions, k: Length, where: str) -> Any:
         rows, many = self._encode(prompt, options, where)
-        copies = check_integer(
-            "num_return_sequences", options.get("num_return_sequences") or 1, 1, "give how many per prompt."
-        )
+        request = self._settle(rows, options, where)
+        options = request.options
+        copies = options.get("num_return_sequences", 1) or 1
         rows = [row for row in rows for _ in range(copies)]
         many = many or copies > 1
         for name in ("streamer", "cache", "return_cache"):
             if options.get(name) and len(rows) > 1:
                 raise ValueError(f"{name}= goes with one prompt, not {len(rows)}; call once per prompt.")
-        request = self._settle(rows, options, where)
+        check_one_row(request.given, len(rows))
         setting = self._setting(options, k)
         results: list[GenerationResult] = []
         with tqdm(total=len(rows), disable=not (options.get("progress") and len(rows) > 1), unit="prompt") as bar:
-            for numbers in self._batches(rows, options, setting):
-                generation = Generation(setting, request, [rows[n] for n in numbers], numbers)
+            for generation in self._generations(rows, request, setting):
                 self._consume(generation, options, len(rows) == 1)
                 results += generation.results()
-                bar.update(len(numbers))
+                bar.update(len(generation.rows))
         if options.get("return_dict_in_generate"):
             return GenerateDecoderOnlyOutput(sequences=self._sequences(results, options))
         return results if many else results[0]
@@ -274,9 +320,8 @@ class SpeculativeDecoder(Measurable):
 
     def _sequences(self, results: Sequence[GenerationResult], options: CallOptions) -> torch.Tensor:
         """Prompt and new ids of all rows, padded on the right: [B, L]."""
-        pad = options.get("pad_token_id")
-        if pad is None:
-            pad = getattr(self.tokenizer, "pad_token_id", None) or next(iter(self._own_eos()), 0)
+        wanted = (options.get("pad_token_id"), getattr(self.tokenizer, "pad_token_id", None), *self._own_eos(), 0)
+        pad = next(token for token in wanted if token is not None)
         rows = [torch.tensor(result.prompt_token_ids + result.token_ids) for result in results]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
 
@@ -286,46 +331,18 @@ class SpeculativeDecoder(Measurable):
         Sampling follows the call's generation_config; returns ids [B, L] padded on the right.
         """
         target = self._target if model is self.target else CausalModel(model, "target", *self._vocabulary)
+        head, size = target.head_size, self._vocabulary[0]
+        if head < size or (self.tokenizer is None and head != size):
+            raise ValueError(
+                f"custom_generate: this decoder serves a vocabulary of {size} ids, but the model's head has {head}; "
+                "build the decoder from a model of the same family, with its tokenizer."
+            )
         rows, request, output = request_from_library(model, input_ids, passed, target.context_length)
+        check_ids(rows, target.embedding_size)
+        check_one_row(request.built, len(rows))
         setting = self._setting({}, output.k, target)
         sequences: list[GenerationResult] = []
-        for numbers in self._batches(rows, {}, setting):
-            generation = Generation(setting, request, [rows[n] for n in numbers], numbers)
+        for generation in self._generations(rows, request, setting):
             self._consume(generation, {}, False)
             sequences += generation.results()
         return output.pack([result.token_ids for result in sequences])
-
-
-def _check_choices(drafter: Any, verifier: Any, seed: Any) -> None:
-    if isinstance(drafter, str) and drafter not in DRAFTERS:
-        raise ValueError(f"drafter={drafter!r} is unknown; use one of {sorted(DRAFTERS)} or a Drafter object.")
-    if drafter is not None and not isinstance(drafter, (str, Drafter)):
-        raise TypeError(f"drafter={drafter!r} must be a name or a Drafter; subclass decoder.Drafter.")
-    if isinstance(verifier, str) and verifier not in VERIFIERS:
-        raise ValueError(f"verifier={verifier!r} is unknown; use one of {sorted(VERIFIERS)} or a Verifier object.")
-    if not isinstance(verifier, str) and not callable(verifier):
-        raise TypeError(f"verifier={verifier!r} must be a name or a Verifier.")
-    if seed is not None:
-        check_integer("seed", seed, 0, "use None for a fresh one each call.")
-
-
-def _resolve_names(target: Any, draft: Any) -> tuple[str, str | None, str]:
-    """(target, draft, tokenizer) sources; "tiny" is the bundled pair."""
-    if target == "tiny":
-        from decoder.models.tiny import tiny_paths
-
-        paths = tiny_paths()
-        return str(paths.target), str(paths.draft) if draft is None else str(draft), str(paths.tokenizer)
-    name = loading.check_source("target_model_name", target)
-    return name, None if draft is None else loading.check_source("draft_model_name", draft), name
-
-
-def _compare_tokenizers(tokenizer: Any, draft_name: str, gguf_file: str | None, trust_remote_code: bool) -> None:
-    loading.load_config("draft_model_name", draft_name, gguf_file=gguf_file, trust_remote_code=trust_remote_code)
-    try:
-        theirs = loading.load_tokenizer(
-            "draft_model_name", draft_name, gguf_file=gguf_file, trust_remote_code=trust_remote_code
-        )
-    except ValueError:  # a folder with weights only: nothing to compare
-        return
-    check_same_tokenizer(tokenizer, theirs)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from decoder.drafters import ModelDrafter
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
+from decoder.processors import keeps_state, moved
 from decoder.randomness import SOURCES
 from decoder.request import Request
 from decoder.results import GenerationResult, row_rounds
@@ -25,19 +27,6 @@ from decoder.text import StopStrings, cut_at_stop, new_text
 from decoder.types import Controller, Drafter, Limits, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
-
-# Processors of these modules are functions of (ids, scores): they may see drafted prefixes that are then rejected.
-_STATELESS_MODULES = ("transformers.generation.logits_process",)
-_STATEFUL_NAMES = {"SynthIDTextWatermarkLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor"}
-
-
-def keeps_state(processor: Any) -> bool:
-    """Whether a processor may depend on the order and number of its calls. A user's own may, unless it says
-    `stateless = True`."""
-    kind = type(processor)
-    if getattr(processor, "stateless", False):
-        return False
-    return kind.__module__ not in _STATELESS_MODULES or kind.__name__ in _STATEFUL_NAMES
 
 
 def criterion(rule: Any, device: torch.device) -> StopRule:
@@ -48,6 +37,9 @@ def criterion(rule: Any, device: torch.device) -> StopRule:
         return bool(torch.as_tensor(verdict).any())
 
     return stop
+
+
+_RESERVING = threading.Lock()
 
 
 @dataclass
@@ -63,6 +55,7 @@ class TurnCache:
     token_ids: list[int] = field(default_factory=list)
     in_use: bool = False
     draft_model: Any = None  # whose keys and values `draft` holds
+    target_model: Any = None  # whose keys and values `target` holds
 
     @property
     def nbytes(self) -> int:
@@ -70,9 +63,10 @@ class TurnCache:
 
     def reserve(self, prompt: Sequence[int]) -> None:
         """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
-        if self.in_use:
-            raise ValueError("cache= is in use by another call; wait for it, or give each call its own cache.")
-        self.in_use = True
+        with _RESERVING:
+            if self.in_use:
+                raise ValueError("cache= is in use by another call; wait for it, or give each call its own cache.")
+            self.in_use = True
         shared = 0
         while shared < min(len(self.token_ids), len(prompt) - 1) and self.token_ids[shared] == prompt[shared]:
             shared += 1
@@ -104,15 +98,24 @@ class Generation:
     def __init__(
         self, setting: Setting, request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int]
     ) -> None:
-        self._began = time.perf_counter()
+        began = time.perf_counter()
         self._setting, self._request = setting, request
         self._numbers = list(numbers)
         self.rows = [self._row(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
-        self._turn: TurnCache | None = request.options.get("cache")
+        self._turn = self._given_cache(request.options.get("cache"))
         self._steps: list[Step] = []
         self.text_s = 0.0  # time spent on text while streaming
-        self._setup_s = 0.0
         self._parts: Parts | None = None
+        self._setup_s = time.perf_counter() - began
+
+    def _given_cache(self, cache: Any) -> TurnCache | None:
+        if cache is None:
+            return None
+        if not isinstance(cache, TurnCache):
+            raise TypeError(f"cache= of type {type(cache).__name__} must be the `cache` of an earlier result.")
+        if cache.target_model is not self._setting.target.model:
+            raise ValueError("cache= holds the state of another target model; give it to the decoder that made it.")
+        return cache
 
     def _row(self, prompt: Sequence[int], number: int) -> Row:
         new, total = self._request.limits_for(len(prompt), self._setting.target.context_length)
@@ -133,6 +136,7 @@ class Generation:
         setting, request, turn = self._setting, self._request, self._turn
         drafter = setting.drafter
         in_order = any(keeps_state(processor) for processor in request.processors)
+        draft_device = torch.device(getattr(getattr(drafter, "model", None), "device", "cpu"))
         if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None and isinstance(drafter, ModelDrafter) and turn.draft_model is drafter.model:
@@ -146,12 +150,33 @@ class Generation:
             verifier=self._verifier(),
             controller=setting.controller,
             warp=warp,
-            draft_warp=Warper(request.params) if in_order else warp,
+            draft_warp=Warper(request.params) if in_order else self._draft_warp(warp, draft_device),
             random=SOURCES[setting.sampling](setting.seed, self._numbers),
             target_clock=clock_for(setting.target.device),
-            draft_clock=clock_for(getattr(getattr(drafter, "model", None), "device", "cpu")),
+            draft_clock=clock_for(draft_device),
             in_order=in_order,
         )
+
+    def _draft_warp(self, warp: Warper, device: torch.device) -> Warper:
+        """The same warper; with processors whose tensors are on the draft's device, where that is another one."""
+        if device == torch.device(self._setting.target.device) or not warp.processors:
+            return warp
+        return Warper(warp.params, [moved(processor, device) for processor in warp.processors])
+
+    @contextmanager
+    def _memory_errors(self) -> Iterator[None]:
+        """Out of memory, with what was asked of the device and what to do."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if type(error) is RuntimeError and "allocate memory" not in str(error):
+                raise
+            longest = max(len(row.tokens) for row in self.rows)
+            raise type(error)(
+                f"out of memory on {self._setting.target.device} with {len(self.rows)} rows of up to {longest} tokens "
+                f"({str(error).splitlines()[0] if str(error) else 'no detail'}); lower batch_size or max_new_tokens, "
+                "use dtype='bfloat16', or load with max_memory= and offload_folder=."
+            ) from error
 
     def steps(self) -> Iterator[Step]:
         """Run to the end, yielding each round. A `streamer` of the request is fed on the way."""
@@ -159,11 +184,15 @@ class Generation:
         if streamer is not None:
             streamer.put(torch.tensor([self.rows[0].tokens]))
         with self._reserved_cache():
+            began = time.perf_counter()
             self._parts = self._assemble()
             rounds = run(self.rows, self._parts)
-            self._setup_s = time.perf_counter() - self._began
+            self._setup_s += time.perf_counter() - began
             while True:
-                with torch.inference_mode():  # not around the yield: the consumer's code is not ours
+                with (
+                    torch.inference_mode(),
+                    self._memory_errors(),
+                ):  # not around the yield: the consumer's code is not ours
                     step = next(rounds, None)
                 if step is None:
                     break
@@ -199,7 +228,7 @@ class Generation:
         text = full_text = ""
         if self._setting.tokenizer is not None:
             text, full_text = new_text(self._setting.tokenizer, prompt, new)
-            text = cut_at_stop(text, self._request.stop_strings)
+            text = cut_at_stop(text, self._request.stop_strings, full_text[: len(full_text) - len(text)])
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(
             text=text,
@@ -219,6 +248,8 @@ class Generation:
         target = cast(CausalSession, self._parts.target)
         drafter = self._parts.drafter
         draft = cast(CausalSession, drafter.session).cache if isinstance(drafter, ModelDrafter) else None
-        turn = self._turn or TurnCache(target.cache, draft, draft_model=getattr(drafter, "model", None))
+        turn = self._turn or TurnCache(target.cache, None, target_model=self._setting.target.model)
+        if draft is not None:
+            turn.draft, turn.draft_model = draft, getattr(drafter, "model", None)
         turn.token_ids = row.tokens[: target.lengths[0]]
         return turn

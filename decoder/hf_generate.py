@@ -31,6 +31,7 @@ _IGNORED = {  # prepared for transformers' own loop; this one makes its own
     "cache_position",
     "token_type_ids",
 }
+_EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,34 @@ class Output:
         return GenerateDecoderOnlyOutput(sequences=sequences) if self.as_dict else sequences
 
 
+_WARPERS = {  # in the order in which this decoder applies them
+    library.TemperatureLogitsWarper: "temperature",
+    library.TopKLogitsWarper: "top_k",
+    library.TopPLogitsWarper: "top_p",
+    library.MinPLogitsWarper: "min_p",
+}
+
+
+def _is_plain(processor: Any) -> bool:
+    """A warper with the library's usual settings, for which `SamplingParams` can stand."""
+    usual = getattr(processor, "filter_value", -float("inf")) == -float("inf")
+    return usual and getattr(processor, "min_tokens_to_keep", 1) == 1
+
+
 def _split(processors: Sequence[Any]) -> tuple[SamplingParams, tuple[Any, ...]]:
-    """Warpers become parameters, everything else stays a processor."""
+    """The warpers at the end of the list become parameters; everything before them stays a processor, in its place.
+
+    Warpers are functions of the scores, so one that stands elsewhere (twice, or before a watermark) is exact there too.
+    """
+    rest = list(processors)
+    while rest and isinstance(rest[-1], library.LogitNormalization):
+        rest.pop()  # changes no probability
     values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    rest = []
-    for processor in processors:
-        if isinstance(processor, library.TemperatureLogitsWarper):
-            values["temperature"] = float(processor.temperature)
-        elif isinstance(processor, library.TopKLogitsWarper):
-            values["top_k"] = int(processor.top_k)
-        elif isinstance(processor, library.TopPLogitsWarper):
-            values["top_p"] = float(processor.top_p)
-        elif isinstance(processor, library.MinPLogitsWarper):
-            values["min_p"] = float(processor.min_p)
-        elif type(processor).__name__ in ("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper"):
-            raise ValueError(f"{type(processor).__name__} is not supported with custom_generate here; unset it.")
-        else:
-            rest.append(processor)
+    order = list(_WARPERS)
+    while rest and type(rest[-1]) in order and _is_plain(rest[-1]):
+        kind = type(rest[-1])
+        values[_WARPERS[kind]] = getattr(rest.pop(), _WARPERS[kind])
+        order = order[: order.index(kind)]
     return SamplingParams(**values), tuple(rest)
 
 
@@ -90,9 +102,12 @@ def request_from_library(
         raise ValueError(f"num_beams={config.num_beams} is not supported: use 1.")
     if cache is not None and cache.get_seq_length() > 0:
         raise ValueError("a cache that already holds tokens is not supported with custom_generate; leave it out.")
+    wanted = [name for name in _EXTRA_OUTPUTS if getattr(config, name, None)]
+    if wanted:
+        raise ValueError(f"custom_generate cannot return {wanted} here; leave them out.")
     params, rest = _split(processors)
     if not config.do_sample:
-        params = SamplingParams(temperature=0.0)
+        params, rest = SamplingParams(temperature=0.0), tuple(processors)
     eos = config.eos_token_id
     eos = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     own = (rules.MaxLengthCriteria, rules.EosTokenCriteria)
@@ -103,9 +118,11 @@ def request_from_library(
         max_length=None,
         eos=frozenset(eos),
         stop_strings=(),
-        processors=rest,
+        built=rest,
+        given=(),
         criteria=tuple(rule for rule in criteria if not isinstance(rule, own)),
         options={},
+        prompt_length=input_ids.shape[1],
     )
     for row in rows:
         request.limits_for(len(row), context)

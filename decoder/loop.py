@@ -163,9 +163,7 @@ def _emittable(draft: Draft, vocab_size: int) -> Draft:
     return replace(draft, tokens=draft.tokens.masked_fill(outside, 0), counts=counts)
 
 
-def _learn(
-    contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts, draft_lap: Lap | None
-) -> Lap:
+def _learn(contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts, draft_lap: Lap | None) -> Lap:
     """Show the drafter what the target said; the time it takes is the drafter's."""
     mark = parts.draft_clock.start()
     parts.drafter.learn(contexts, draft, logits)
@@ -199,7 +197,8 @@ def _settle(
     p = scores if parts.warp.greedy else parts.warp.probs(scores)
     verdict = parts.verifier(p, draft, parts.random, starts)
     host = _read(verdict, tokens, torch.isfinite(peak), draft)
-    return [_emit(b, row, host[b], draft.counts[b]) for b, row in enumerate(live)]
+    sampled = draft.probs is not None
+    return [_emit(row, host[b], draft.counts[b], sampled) for b, row in enumerate(live)]
 
 
 @dataclass(frozen=True)
@@ -231,19 +230,29 @@ def _read(verdict: Verdict, tokens: Tensor, finite: Tensor, draft: Draft) -> lis
     return rows
 
 
-def _emit(b: int, row: Row, read: _Read, count: int) -> RowStep:
+def _draft_error(row: Row) -> NonFiniteLogits:
+    return NonFiniteLogits(
+        f"the draft's logits are NaN or all -inf after position {len(row.tokens) - 1} of row {row.number}; "
+        "check its weights and dtype (float16 overflows in models trained in bfloat16)."
+    )
+
+
+def _target_error(row: Row, position: int) -> NonFiniteLogits:
+    return NonFiniteLogits(
+        f"the target's logits are NaN or all -inf after position {position} of row {row.number}; "
+        "check its weights and dtype, and processors that ban every token."
+    )
+
+
+def _emit(row: Row, read: _Read, count: int, sampled: bool) -> RowStep:
     """Refuse rubbish, then commit the accepted tokens and the one after them."""
     if not read.draft_finite and count:
-        raise NonFiniteLogits(
-            f"the draft's logits are NaN or all -inf after position {len(row.tokens) - 1} of row {row.number}; "
-            "check its weights and dtype (float16 overflows in models trained in bfloat16)."
-        )
-    bad = next((i for i, fine in enumerate(read.target_finite[: read.accepted + 1]) if not fine), None)
+        raise _draft_error(row)
+    # A sampled draft is judged by the law after it, too, so a token that leads to NaN must not just seem rejected.
+    judged = read.accepted + 1 + sampled
+    bad = next((i for i, fine in enumerate(read.target_finite[:judged]) if not fine), None)
     if bad is not None:
-        raise NonFiniteLogits(
-            f"the target's logits are NaN or all -inf after position {len(row.tokens) - 1 + bad} of row {row.number}; "
-            "check its weights and dtype, and processors that ban every token."
-        )
+        raise _target_error(row, len(row.tokens) - 1 + bad)
     emitted = row.append([*read.drafted[: read.accepted], read.next_token])
     return _row_step(row, read.drafted, read.accepted, emitted, read.overlap)
 
@@ -268,6 +277,8 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
     steps = []
     for b, row in enumerate(live):
         drafted = draft.tokens[b, : draft.counts[b]].tolist()
+        if drafted and draft.finite is not None and not bool(draft.finite[b]):
+            raise _draft_error(row)
         before = list(row.tokens)
 
         def scores_at(i: int, emitted: list[int], b: int = b, before: list[int] = before) -> Tensor:
@@ -275,7 +286,7 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
 
         def choose(scores: Tensor, b: int = b, row: Row = row) -> int:
             if not bool(torch.isfinite(scores.amax())):
-                raise NonFiniteLogits(f"the target's logits are NaN or all -inf in row {row.number}.")
+                raise _target_error(row, len(row.tokens) - 1)
             if parts.warp.greedy:
                 return int(scores.argmax())
             p = parts.warp.probs(scores)[None].expand(len(live), 1, -1)

@@ -6,65 +6,32 @@ wins over the decoder's own default. Nothing is ignored: what is not supported i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+import torch
 from transformers import GenerationConfig
-from transformers.generation import logits_process as library
 
-from decoder.randomness import SOURCES
+from decoder import processors as library
+from decoder.keywords import CallOptions as CallOptions
+from decoder.keywords import as_ids, callables, check_values, stop_strings
+from decoder.keywords import check_integer as check_integer
+from decoder.keywords import check_sampling as check_sampling
+from decoder.keywords import reject_unknown as reject_unknown
 from decoder.types import SamplingParams
 
 DEFAULT_NEW_TOKENS = 128
 
 
-class CallOptions(TypedDict, total=False):
-    """Keywords of `generate`, `generate_baseline` and `stream`."""
-
-    max_new_tokens: int | None
-    max_length: int | None
-    min_new_tokens: int | None
-    do_sample: bool | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    no_repeat_ngram_size: int | None
-    bad_words_ids: list[list[int]] | None
-    suppress_tokens: list[int] | None
-    eos_token_id: int | list[int] | None
-    pad_token_id: int | None
-    stop_strings: str | list[str] | None
-    logits_processor: Any
-    stopping_criteria: Any
-    generation_config: GenerationConfig | None
-    streamer: Any
-    return_dict_in_generate: bool | None
-    num_return_sequences: int | None
-    num_beams: int | None
-    use_cache: bool | None
-    attention_mask: Any
-    seed: int | None
-    drafter: Any
-    verifier: Any
-    sampling: str | None
-    batch_size: int
-    progress: bool
-    return_cache: bool
-    cache: Any
-
-
 # Fields of a generation_config that change nothing about the tokens of a decoder-only run, or are read elsewhere.
 _HARMLESS = frozenset(
     "bos_token_id decoder_start_token_id transformers_version cache_implementation cache_config return_unused_kwargs "
-    "output_attentions output_hidden_states output_scores output_logits return_legacy_cache disable_compile "
+    "return_legacy_cache disable_compile "
     "prefill_chunk_size num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
     "prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind "
     "low_memory compile_config continuous_batching_config early_stopping length_penalty num_beam_groups "
-    "diversity_penalty token_healing is_assistant speculative_decoding_config".split()
+    "diversity_penalty is_assistant speculative_decoding_config".split()
 )
 # What the library means by "off" for features this decoder does not have.
 _OFF: Mapping[str, Any] = {
@@ -80,21 +47,46 @@ _OFF: Mapping[str, Any] = {
     "use_cache": True,
     "token_healing": False,
     "early_stopping": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_scores": False,
+    "output_logits": False,
 }
 
 
 @dataclass(frozen=True)
 class Request:
-    """A validated call. `processors` are transformers' objects in the library's order, warpers excluded."""
+    """A validated call.
+
+    built, given: processors in the library's order, warpers excluded; those made here or by the library for a prompt
+        of `prompt_length` positions, and the caller's own objects.
+    options: the call's keywords, completed from its generation_config.
+    """
 
     params: SamplingParams
     max_new_tokens: int | None
     max_length: int | None
     eos: frozenset[int]
     stop_strings: tuple[str, ...]
-    processors: tuple[Any, ...]
+    built: tuple[Any, ...]
+    given: tuple[Any, ...]
     criteria: tuple[Any, ...]
     options: CallOptions
+    prompt_length: int
+
+    @property
+    def processors(self) -> tuple[Any, ...]:
+        return (*self.built, *self.given)
+
+    @property
+    def counts_positions(self) -> bool:
+        """Whether some processor depends on the prompt's length, so that rows of different lengths cannot share it."""
+        return any(library.counts_positions(processor) for processor in self.built)
+
+    def for_row(self, row: int, length: int) -> Request:
+        """The request with its processors fitted to batch row `row`, whose prompt has `length` tokens."""
+        cut = self.prompt_length - length
+        return replace(self, built=tuple(library.fitted(processor, cut, row) for processor in self.built))
 
     def limits_for(self, prompt_length: int, context: int | None) -> tuple[int, int]:
         """(new tokens, total length) allowed for one prompt.
@@ -122,40 +114,6 @@ class Request:
         if context is not None:  # a full context still has the one token its last position predicts
             total = min(total, max(context, prompt_length + 1))
         return total - prompt_length, total
-
-
-def reject_unknown(options: Mapping[str, Any], where: str) -> None:
-    """Unknown keywords are errors, with the nearest known name as remedy."""
-    known = sorted(CallOptions.__annotations__)
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, [*known, "k"], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: k, {', '.join(known)}."
-            raise TypeError(f"{where}() got an unknown keyword {name!r}; {hint}")
-
-
-def check_integer(name: str, value: Any, minimum: int, remedy: str) -> int:
-    """An int of at least `minimum`, or an error that names all three."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be an integer >= {minimum}; {remedy}")
-    if value < minimum:
-        raise ValueError(f"{name}={value} must be >= {minimum}; {remedy}")
-    return value
-
-
-def check_sampling(sampling: Any, verifier: Any) -> None:
-    """Refuse an unknown sampling method, and verifiers that do not go with it.
-
-    Raises:
-        ValueError: naming the argument, its value and the remedy.
-    """
-    if sampling not in SOURCES:
-        raise ValueError(f"sampling={sampling!r} is unknown; use one of {sorted(SOURCES)}.")
-    if sampling == "gumbel" and verifier not in ("auto", "match"):
-        raise ValueError(
-            f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
-            "use verifier='auto', or sampling='rejection'."
-        )
 
 
 def _from_config(config: GenerationConfig) -> dict[str, Any]:
@@ -195,36 +153,25 @@ def _sampling(settings: Mapping[str, Any], defaults: SamplingParams) -> Sampling
     return params
 
 
-def _as_ids(name: str, value: Any) -> list[int]:
-    ids = value.tolist() if hasattr(value, "tolist") else value
-    ids = [ids] if isinstance(ids, int) else list(ids)
-    return [check_integer(name, token, 0, "give a token id, a list of them, or None.") for token in ids]
-
-
-def _processors(settings: Mapping[str, Any], eos: frozenset[int], prompt_length: int) -> tuple[Any, ...]:
-    """transformers' own processors, in the order of its `_get_logits_processor`."""
-    built: list[Any] = []
-    penalty = settings.get("repetition_penalty")
-    if penalty is not None and penalty != 1.0:
-        built.append(library.RepetitionPenaltyLogitsProcessor(penalty=float(penalty)))
-    ngram = settings.get("no_repeat_ngram_size")
-    if ngram:
-        built.append(library.NoRepeatNGramLogitsProcessor(ngram))
-    words = settings.get("bad_words_ids")
-    if words:
-        built.append(library.NoBadWordsLogitsProcessor(words, sorted(eos) or None))
-    least = settings.get("min_new_tokens")
-    if least and eos:
-        check_integer("min_new_tokens", least, 0, "give how many tokens must come before EOS.")
-        built.append(library.MinNewTokensLengthLogitsProcessor(prompt_length, least, sorted(eos)))
-    suppressed = settings.get("suppress_tokens")
-    if suppressed:
-        built.append(library.SuppressTokensLogitsProcessor(_as_ids("suppress_tokens", suppressed)))
-    return (*built, *(settings.get("logits_processor") or ()))
+def _merge(options: CallOptions) -> dict[str, Any]:
+    """The call's keywords over its generation_config; a length given as a keyword replaces the config's other one."""
+    config = options.get("generation_config")
+    if config is not None and not isinstance(config, GenerationConfig):
+        raise TypeError(f"generation_config={config!r} must be a transformers GenerationConfig.")
+    settings: dict[str, Any] = _from_config(config) if config is not None else {}
+    given = {name: value for name, value in options.items() if value is not None or name == "eos_token_id"}
+    if given.keys() & {"max_new_tokens", "max_length"}:
+        settings = {name: value for name, value in settings.items() if name not in ("max_new_tokens", "max_length")}
+    return settings | given
 
 
 def settle(
-    options: CallOptions, defaults: SamplingParams, own_eos: Sequence[int], prompt_length: int, where: str = "generate"
+    options: CallOptions,
+    defaults: SamplingParams,
+    own_eos: Sequence[int],
+    prompt_length: int,
+    where: str = "generate",
+    device: torch.device | str = "cpu",
 ) -> Request:
     """Merge and validate one call's keywords.
 
@@ -232,26 +179,20 @@ def settle(
         TypeError, ValueError: naming the argument, its value, the range and the remedy.
     """
     reject_unknown(options, where)
-    config = options.get("generation_config")
-    settings: dict[str, Any] = _from_config(config) if config is not None else {}
-    settings |= {name: value for name, value in options.items() if value is not None or name == "eos_token_id"}
+    settings = _merge(options)
+    check_values(settings)
     _refuse_unsupported(settings)
     eos_setting = settings.get("eos_token_id", list(own_eos))
-    eos = frozenset(_as_ids("eos_token_id", eos_setting)) if eos_setting is not None else frozenset()
-    for name in ("max_new_tokens", "max_length"):
-        if settings.get(name) is not None:
-            check_integer(name, settings[name], 1, "give the number of tokens, or leave it out.")
-    strings = settings.get("stop_strings") or ()
-    strings = (strings,) if isinstance(strings, str) else tuple(strings)
-    if not all(isinstance(string, str) and string for string in strings):
-        raise ValueError(f"stop_strings={strings!r} must be non-empty strings; leave it out to stop at EOS only.")
+    eos = frozenset(as_ids("eos_token_id", eos_setting)) if eos_setting is not None else frozenset()
     return Request(
         params=_sampling(settings, defaults),
         max_new_tokens=settings.get("max_new_tokens"),
         max_length=settings.get("max_length"),
         eos=eos,
-        stop_strings=strings,
-        processors=_processors(settings, eos, prompt_length),
-        criteria=tuple(settings.get("stopping_criteria") or ()),
-        options=options,
+        stop_strings=stop_strings(settings.get("stop_strings")),
+        built=library.from_settings(settings, eos, prompt_length, torch.device(device)),
+        given=callables("logits_processor", settings.get("logits_processor")),
+        criteria=callables("stopping_criteria", settings.get("stopping_criteria")),
+        options=cast(CallOptions, settings),
+        prompt_length=prompt_length,
     )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from dataclasses import replace
 
 from decoder.generation import Generation
-from decoder.results import GenerationResult
+from decoder.results import GenerationResult, row_rounds
 from decoder.text import Detokenizer, cut_at_stop
 
 
@@ -60,8 +61,33 @@ class TextStream:
             if ready:
                 yield ready
         self._held += self._detokenizer.flush()
-        rest = cut_at_stop(self._sent + self._held, self._stop_strings)[len(self._sent) :]
+        result = self._generation.results()[0]
+        if not result.text.startswith(self._sent):  # a decoder that took back what it had said about broken bytes
+            result = replace(result, text=cut_at_stop(self._sent + self._held, self._stop_strings))
+        rest = result.text[len(self._sent) :]
+        self.result = result
         if rest:
             yield rest
+        return result
+
+    def close(self) -> None:
+        """Stop here: the next call starts afresh, and a cache that was given is free again."""
+        self._pieces.close()
+
+    def tokens(self) -> Generator[tuple[str, str], None, GenerationResult]:
+        """Instead of the pieces: the same text token by token, each with its fate, as soon as its round ends.
+
+        A stop string's beginning is not withheld, since its tokens are committed by then; text after it is cut.
+        """
+        shown, fate = "", "plain"
+        for step in self._generation.steps():
+            (mine,) = row_rounds([step], step.rows[0].row)
+            for token, fate in zip(mine.emitted, mine.fates(), strict=True):
+                piece = cut_at_stop(shown + self._detokenizer.push(token), self._stop_strings)[len(shown) :]
+                shown += piece
+                yield piece, fate
+        rest = cut_at_stop(shown + self._detokenizer.flush(), self._stop_strings)[len(shown) :]
+        if rest:
+            yield rest, fate
         self.result = self._generation.results()[0]
         return self.result

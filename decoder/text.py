@@ -6,10 +6,29 @@ The loop never sees this; the API hands it stop rules as plain functions of ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what decoders print for an unfinished UTF-8 sequence
 _WINDOW = 8  # tokens of left context: enough for any decoder's rules about leading spaces
+_LONGEST_RUN = 16  # unfinished bytes held back before most of them are given up as rubbish
+_CHARACTER = 3  # a UTF-8 character has at most four bytes, so at most three can be waiting for the rest
+
+
+def _finished(text: str) -> int:
+    """How many leading characters no later token can change.
+
+    A decoder prints a replacement character for a sequence that is unfinished or invalid; only later tokens tell which.
+    """
+    solid = len(text.rstrip(_REPLACEMENT))
+    return solid if len(text) - solid <= _LONGEST_RUN else len(text) - _CHARACTER
+
+
+def _shared(first: str, second: str) -> int:
+    """Length of the common beginning."""
+    if second.startswith(first):
+        return len(first)
+    return next(i for i, pair in enumerate(zip_longest(first, second)) if pair[0] != pair[1])
 
 
 class Detokenizer:
@@ -23,7 +42,6 @@ class Detokenizer:
         self._skip = skip_special_tokens
         self._ids = list(context[-_WINDOW:])
         self._shown = self._decode(self._ids)
-        self._pending = 0  # ids at the end whose text is not out yet
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(
@@ -34,55 +52,67 @@ class Detokenizer:
     def push(self, token: int) -> str:
         """The text that this token completes, "" while a character is unfinished."""
         self._ids.append(token)
-        self._pending += 1
         text = self._decode(self._ids)
-        if text.endswith(_REPLACEMENT) and self._pending < 8:  # a UTF-8 character has at most 4 bytes
-            return ""
-        return self._release(text)
-
-    def _release(self, text: str) -> str:
-        new = text[len(self._shown) :]
-        if len(self._ids) > 2 * _WINDOW + self._pending:
-            self._ids = self._ids[-_WINDOW:]
+        final = _finished(text)
+        start = _shared(self._shown, text)  # less than all only where the context ended inside a character
+        new = text[start:final]
+        if new:
+            self._shown = text[:final]
+        if len(self._ids) > 2 * _WINDOW and (final == len(text) or len(self._ids) > 8 * _WINDOW):
+            held = len(text) - final
+            self._ids = self._ids[-_WINDOW - held :]
             text = self._decode(self._ids)
-        self._shown = text
-        self._pending = 0
+            self._shown = text[: len(text) - held]
         return new
 
     def flush(self) -> str:
         """Everything held back."""
-        return self._release(self._decode(self._ids))
+        text = self._decode(self._ids)
+        new = text[_shared(self._shown, text) :]
+        self._shown = text
+        return new
 
 
 class StopStrings:
     """A stop rule: True once a stop string is complete in the text.
 
-    Part of it may lie in the prompt, as in transformers.
-
-    One object per row; called once per committed token.
+    Part of it may lie in the prompt, as in transformers. One object per row; called once per committed token.
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str], prompt: Sequence[int]) -> None:
         self._strings = tuple(strings)
         self._longest = max(map(len, self._strings))
         self._detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=False)
-        self._tail = tokenizer.decode(
+        before = tokenizer.decode(
             list(prompt[-4 * self._longest - _WINDOW :]), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )[-self._longest :]
+        )
+        self._tail = self._end_of(before.rstrip(_REPLACEMENT))
+
+    def _end_of(self, text: str) -> str:
+        """The part of the text so far in which a stop string may have begun."""
+        return text[len(text) - min(len(text), self._longest - 1) :]
 
     def __call__(self, tokens: Sequence[int], prompt_length: int) -> bool:
         new = self._detokenizer.push(tokens[-1])
         if not new:
             return False
-        room = self._longest - 1
-        text = (self._tail[-room:] if room else "") + new
-        self._tail = text[-self._longest :]
-        return any(string in text for string in self._strings)
+        text, old = self._tail + new, len(self._tail)
+        self._tail = self._end_of(text)
+        # It must end in the new text: what stands in the prompt as a whole stops nothing.
+        return any(text.find(string, max(0, old - len(string) + 1)) >= 0 for string in self._strings)
 
 
-def cut_at_stop(text: str, strings: Sequence[str]) -> str:
-    """The text up to and including the first stop string that ends it; the last token may reach beyond."""
-    ends = [text.find(string) + len(string) for string in strings if string in text]
+def cut_at_stop(text: str, strings: Sequence[str], before: str = "") -> str:
+    """The text up to and including the first stop string that ends in it; the last token may reach beyond.
+
+    before: the text in front, where a stop string may begin.
+    """
+    ends = []
+    for string in strings:
+        room = min(len(before), len(string) - 1)
+        found = (before[len(before) - room :] + text).find(string)
+        if found >= 0:
+            ends.append(found + len(string) - room)
     return text[: min(ends)] if ends else text
 
 
@@ -108,7 +138,8 @@ def check_same_tokenizer(target: Any, draft: Any) -> None:
         raise ValueError(
             f"draft and target have different tokenizers: {len(different)} of {len(shared)} shared ids mean another "
             f"token{f' ({examples})' if examples else ''}; sizes {len(ours)} and {len(theirs)}. "
-            "Use a draft of the same family, or a drafter that needs no model (drafter='ngram')."
+            "Use a draft of the same family, drafter='crosstokenizer' to draft across tokenizers, or a drafter that needs "
+            "no model (drafter='ngram')."
         )
 
 
@@ -121,7 +152,7 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
 def new_text(tokenizer: Any, prompt: Sequence[int], new: Sequence[int]) -> tuple[str, str]:
     """(text of the new tokens as they read after the prompt, text of both)."""
     before, full = decode(tokenizer, prompt), decode(tokenizer, [*prompt, *new])
-    return (full[len(before) :] if full.startswith(before) else decode(tokenizer, new)), full
+    return full[_shared(before, full) :], full  # a character the prompt leaves unfinished belongs to the new text
 
 
 def token_pieces(tokenizer: Any, prompt: Sequence[int], new: Sequence[int]) -> tuple[str, ...]:
