@@ -39,7 +39,7 @@ class SpeculativeDecoder(Measurable):
     device, dtype, max_memory, offload_folder: placement, through accelerate. `draft_device`, `draft_dtype` default to
         the target's.
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
-    drafter: "model", "ngram", "none" or a `Drafter`; None means "model" with a draft model, else "ngram".
+    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "model" with a draft model, else "ngram".
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,

@@ -138,8 +138,8 @@ def check_same_tokenizer(target: Any, draft: Any) -> None:
         raise ValueError(
             f"draft and target have different tokenizers: {len(different)} of {len(shared)} shared ids mean another "
             f"token{f' ({examples})' if examples else ''}; sizes {len(ours)} and {len(theirs)}. "
-            "Use a draft of the same family, drafter='crosstokenizer' to draft across tokenizers, or a drafter that needs "
-            "no model (drafter='ngram')."
+            "Use a draft of the same family, drafter='crosstokenizer' to draft across tokenizers, or a drafter "
+            "that needs no model (drafter='ngram')."
         )
 
 

@@ -158,8 +158,9 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
 class LentCache(PositionCache):
     """The owner's buffers, written ahead of it by a draft that shares its first layers.
 
-    The draft writes slots at and beyond the owner's committed length; the owner's next forward begins there and rewrites every
-    slot before it reads it, so it never sees what the draft wrote. The owner alone commits, reorders and grows.
+    The draft writes slots at and beyond the owner's committed length; the owner's next forward begins there and
+    rewrites every slot before it reads it, so it never sees what the draft wrote. The owner alone commits, reorders
+    and grows.
     """
 
     def __init__(self, owner: PositionCache) -> None:
