@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decoder.clock import HostClock
@@ -35,7 +35,7 @@ class Case:
     target: TableModel
     drafter: Drafter
     verifier: str = "auto"
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = field(default_factory=SamplingParams)
     processors: tuple[Any, ...] = ()
     k: int = 2
     new_tokens: int = 4
@@ -106,7 +106,9 @@ def enumerate_law(case: Case) -> Enumeration:
             laws[which][tokens] = laws[which].get(tokens, 0.0) + weight
         stack += [(jobs[row][0], script) for row, script in random.forks]
         leaves += len(jobs)
-        assert leaves <= MAX_LEAVES, f"more than {MAX_LEAVES} outcomes; use fewer tokens, a smaller table or a smaller k"
+        assert leaves <= MAX_LEAVES, (
+            f"more than {MAX_LEAVES} outcomes; use fewer tokens, a smaller table or a smaller k"
+        )
     return Enumeration(laws, leaves)
 
 
@@ -136,8 +138,8 @@ def assert_exact(case: Case, tolerance: float, name: str = "") -> float:
         distance = total_variation(law, expected)
         key = worst_sequence(law, expected)
         assert distance < tolerance, (
-            f"{name or case.drafter.name}: not lossless, total variation {distance:.3g} (allowed {tolerance:.0e}); after "
-            f"prompt {list(prompt)} the tokens {list(key)} come with probability {law.get(key, 0.0):.6g} "
+            f"{name or case.drafter.name}: not lossless, total variation {distance:.3g} (allowed {tolerance:.0e}); "
+            f"after prompt {list(prompt)} the tokens {list(key)} come with probability {law.get(key, 0.0):.6g} "
             f"instead of {expected.get(key, 0.0):.6g} (verifier {case.verifier!r}, k={case.k}, {case.params})"
         )
         worst = max(worst, distance)

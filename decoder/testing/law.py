@@ -1,7 +1,7 @@
 """L5: the law that decoding must have, from the definition: a table and transformers' own processors and warpers.
 
-Nothing of this package's sampling, warping or looping is used, so it can serve as the oracle of tests. The probability of a
-sequence is the product of softmax(warpers(processors(logits)))[token] over its tokens, in float64.
+Nothing of this package's sampling, warping or looping is used, so it can serve as the oracle of tests. The probability
+of a sequence is the product of softmax(warpers(processors(logits)))[token] over its tokens, in float64.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def library_warpers(params: SamplingParams) -> list[Any]:
     return warpers
 
 
-def library_law(logits: Tensor, prefix: Sequence[int], params: SamplingParams, processors: Sequence[Any] = ()) -> Tensor:
+def library_law(
+    logits: Tensor, prefix: Sequence[int], params: SamplingParams, processors: Sequence[Any] = ()
+) -> Tensor:
     """Next-token law [V] in float64 after `prefix`, from logits [V]; one-hot at the argmax when greedy."""
     ids = torch.tensor([list(prefix)], dtype=torch.long)
     scores = logits.detach().cpu().double()[None]

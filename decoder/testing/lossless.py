@@ -6,12 +6,12 @@
         print(check_lossless(MyDrafter()))                                        # needs no model
         print(check_lossless(lambda target: ModelDrafter(target.near(1, 0.5))))   # drafts with a model
 
-The drafter runs in the real loop, with the real verifiers, over tiny context-dependent table models. All outcomes of all
-random choices are walked, and the law of the whole generated sequences is compared with the target's own, which
+The drafter runs in the real loop, with the real verifiers, over tiny context-dependent table models. All outcomes of
+all random choices are walked, and the law of the whole generated sequences is compared with the target's own, which
 transformers' processors and warpers define. Greedy decoding must give the target's argmax, token for token.
 
-What it cannot see: a drafter that is exact but drafts badly (look at `acceptance_rate`), and one that goes wrong only with
-more than a few tokens of vocabulary; run `generate` against `generate_baseline` at temperature 0 for that.
+What it cannot see: a drafter that is exact but drafts badly (look at `acceptance_rate`), and one that goes wrong only
+with more than a few tokens of vocabulary; run `generate` against `generate_baseline` at temperature 0 for that.
 """
 
 from __future__ import annotations
@@ -109,17 +109,20 @@ def check_greedy(recipe: Recipe, ks: Sequence[int], new_tokens: int = 24) -> int
         for k in ks:
             case = Case(target, drafter, params=SamplingParams(0.0), k=k)
             rows = [
-                Row(n, list(prompt), len(prompt), Limits(new_tokens - 5 * n, 1 << 30)) for n, prompt in enumerate(prompts)
+                Row(n, list(prompt), len(prompt), Limits(new_tokens - 5 * n, 1 << 30))
+                for n, prompt in enumerate(prompts)
             ]
             for _ in run(rows, case.parts(len(rows), ReplayRows([()] * len(rows)))):
                 pass
             for row, prompt in zip(rows, prompts, strict=True):
                 wanted = argmax_walk(target, prompt, row.limits.max_new_tokens)
                 found = row.tokens[row.prompt_length :]
-                differ = next((i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+                differ = next(
+                    (i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None
+                )
                 assert found == wanted, (
-                    f"{drafter.name}: greedy decoding differs at k={k} after prompt {list(prompt)}: {len(found)} tokens for "
-                    f"{len(wanted)}, first difference at new token {differ}: {found} instead of {wanted}"
+                    f"{drafter.name}: greedy decoding differs at k={k} after prompt {list(prompt)}: "
+                    f"{len(found)} tokens for {len(wanted)}, first difference at new token {differ}: {found} instead of {wanted}"
                 )
                 compared += len(wanted)
     return compared

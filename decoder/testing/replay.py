@@ -61,7 +61,9 @@ class ReplayRows:
         self._taken[rows, cursor] = chosen
         self._cursor[rows] = cursor + 1
         chance = (law / total).gather(-1, chosen[:, None]).squeeze(-1)
-        assert bool((chance > 0).all()), "a replayed choice has become impossible: the run is not a function of its past"
+        assert bool((chance > 0).all()), (
+            "a replayed choice has become impossible: the run is not a function of its past"
+        )
         self._weights[rows] *= chance
         others = possible & ~scripted[:, None]
         others.scatter_(1, chosen[:, None], False)

@@ -1,0 +1,181 @@
+"""The faults the suite must catch, each as a change to the real code with the name of the check that must object.
+
+`python tests/mutants.py` prints `docs/mutants.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Each has been shipped by somebody.
+FAULTS = (
+    "no residual",
+    "p/q swapped",
+    "residual not clamped",
+    "acceptance by p alone",
+    "bonus from the previous position",
+    "target logits off by one",
+    "accepted count instead of leading run",
+    "one uniform for the whole block",
+    "tokens discarded by confidence",
+    "greedy draft with a soft q",
+    "top-p on one side only",
+    "q warped but reported unwarped",
+    "processors on the committed prefix only",
+    "stale KV after a rejection",
+    "block acceptance with the token residual",
+    "block verification that stops at the first failure",
+    "tokens kept after EOS",
+    "unguarded 0/0",
+    "`<=`",
+    "tree q not renormalised",
+    "row b using row b' length",
+    "temperature applied twice to the draft",
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """fault: its name in `FAULTS`.   what: the change in words.   killer: the check that must object."""
+
+    fault: str
+    what: str
+    module: str
+    changes: tuple[tuple[str, str], ...]
+    killer: str
+
+
+TOKEN, BLOCK, CHAIN = "decoder.verify.token", "decoder.verify.block", "decoder.verify.chain"
+MODEL, LOOP, CACHE = "decoder.drafters.model", "decoder.loop", "decoder.models.cache"
+WARPERS, RANDOM = "decoder.warpers", "decoder.randomness"
+
+
+def _mutant(fault: str, what: str, module: str, killer: str, *changes: tuple[str, str]) -> Mutant:
+    return Mutant(fault, what, module, changes, killer)
+
+
+MUTANTS = [
+    _mutant("no residual", "after a rejection draws from p", TOKEN, "enumeration: token, poor draft",
+            ("law = residual(rows_at(p, accepted), q_next)", "law = rows_at(p, accepted)")),
+    _mutant("p/q swapped", "accepts with q(x) / p(x)", TOKEN, "enumeration: token, poor draft",
+            ("random.accept(p_x, q_x,", "random.accept(q_x, p_x,")),
+    _mutant("p/q swapped", "draws from (q - p)+ after a rejection", CHAIN,
+            "direct: the first token has p's law (token)",
+            ("rest = (scaled - q)", "rest = (q - scaled)")),
+    _mutant("residual not clamped", "normalises p - q with its negative entries", CHAIN,
+            "enumeration: token, poor draft",
+            (".clamp_(min=0.0)\n    mass", "\n    mass")),
+    _mutant("residual not clamped", "normalises |p - q|", CHAIN, "enumeration: block, poor draft",
+            (".clamp_(min=0.0)\n    mass", ".abs_()\n    mass")),
+    _mutant("acceptance by p alone", "accepts with probability p(x)", TOKEN, "enumeration: token, good draft",
+            ("random.accept(p_x, q_x,", "random.accept(p_x, torch.ones_like(q_x),")),
+    _mutant("bonus from the previous position", "draws the bonus from the last drafted token's p", TOKEN,
+            "enumeration: token, good draft",
+            ("residual(rows_at(p, accepted), q_next)",
+             "residual(rows_at(p, (accepted - bonus.long()).clamp(min=0)), q_next)")),
+    _mutant("target logits off by one", "judges each drafted token by the law after it", LOOP,
+            "enumeration: match, n-gram draft",
+            ("scores = parts.warp.scores(logits, contexts, tokens)",
+             "scores = parts.warp.scores(logits.roll(-1, 1), contexts, tokens)")),
+    _mutant("target logits off by one", "feeds the target from one position later", LOOP,
+            "greedy parity: ragged batch, llama",
+            ("target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)",
+             "target.feed(torch.cat([known, draft.tokens], dim=1), [max(start - 1, 0) for start in starts])")),
+    _mutant("accepted count instead of leading run", "keeps as many tokens as passed anywhere", CHAIN,
+            "enumeration: token, poor draft", ("cumprod(-1).sum(-1)", "sum(-1)")),
+    _mutant("one uniform for the whole block", "tests every position against the first uniform", RANDOM,
+            "direct: accepts at two positions are independent",
+            ("return u * denominator < numerator", "return u[:, :1] * denominator < numerator")),
+    _mutant("tokens discarded by confidence", "drops a drafted last token whose q(x) is below 0.4", MODEL,
+            "enumeration: token, good draft",
+            ("tokens.append(token)",
+             "counts = list(counts) if q is None else [min(n, i) if float(q[b, 0, token[b, 0]]) < 0.4 else n "
+             "for b, n in enumerate(counts)]; tokens.append(token)")),
+    _mutant("greedy draft with a soft q", "takes q's argmax and reports q", MODEL, "enumeration: token, good draft",
+            ("token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])",
+             "token = q.argmax(-1)")),
+    _mutant("top-p on one side only", "does not warp the target", LOOP, "enumeration: token, good draft, top-p",
+            ("else parts.warp.probs(scores)\n    verdict", "else torch.softmax(scores, -1)\n    verdict")),
+    _mutant("top-p on one side only", "does not warp the draft (its q is honest: only acceptance suffers)", MODEL,
+            "acceptance of draft = target: all warpers",
+            ("else self._warp.probs(scores)", "else torch.softmax(scores, -1)")),
+    _mutant("q warped but reported unwarped", "draws from the warped q, reports the softmax", MODEL,
+            "enumeration: token, good draft, temperature",
+            ("laws.append(q)", "laws.append(torch.softmax(scores, -1))")),
+    _mutant("processors on the committed prefix only", "for the target", WARPERS,
+            "enumeration: token, good draft, processors",
+            ("self.process(prefix[:, : len(context) + i],", "self.process(prefix[:, : len(context)],")),
+    _mutant("processors on the committed prefix only", "for the draft (q is honest: only acceptance suffers)", MODEL,
+            "acceptance of draft = target: processors",
+            ("drafted = torch.cat(tokens, dim=1) if tokens and self._remembers else None", "drafted = None")),
+    _mutant("stale KV after a rejection", "the first token of a round keeps the entry its slot had", CACHE,
+            "greedy parity: ragged batch, llama",
+            ("self.keys[:, :, end - write.count : end] = key_states",
+             "skip = int(1 < write.count < end); "
+             "self.keys[:, :, end - write.count + skip : end] = key_states[:, :, skip:]"),
+            ("self.keys.scatter_(2, slots.expand_as(key_states), key_states)",
+             "skip = int(write.count > 1); "
+             "self.keys.scatter_(2, slots[:, :, skip:].expand_as(key_states[:, :, skip:]), key_states[:, :, skip:])")),
+    _mutant("stale KV after a rejection", "draft: takes its last drafted token for cached", MODEL,
+            "enumeration: token, good draft", ("have + min(n, fed) for have, n", "have + n for have, n")),
+    _mutant("stale KV after a rejection", "draft: writes one slot early (q is honest: only acceptance suffers)", MODEL,
+            "acceptance is the overlap: partly agreeing draft",
+            ("feed(tokens[-1], [len(context) + i - 1 for", "feed(tokens[-1], [max(len(context) + i - 2, 0) for")),
+    _mutant("block acceptance with the token residual", "draws from (p - q)+ instead of (P p - q)+", BLOCK,
+            "enumeration: block, ten tables",
+            ("residual(rows_at(p, tau), q_tau, scale)", "residual(rows_at(p, tau), q_tau)")),
+    _mutant("block verification that stops at the first failure", "tau is the leading run", BLOCK,
+            "enumeration: block, ten tables",
+            ("(position * passed).amax(-1)", "passed[:, 1:].long().cumprod(-1).sum(-1)")),
+    _mutant("tokens kept after EOS", "commits the whole round", LOOP, "enumeration: token, good draft",
+            ("            if self.finish_reason:\n                return tuple(tokens[:n])",
+             "            if self.finish_reason:\n                self.tokens.extend(tokens[n:]); return tuple(tokens)")),
+    _mutant("unguarded 0/0", "normalises a residual without mass", CHAIN, "direct: residual without mass",
+            ("torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(rest.dtype).tiny), p)", "rest / mass")),
+    _mutant("`<=`", "accepts when u q <= p", RANDOM, "direct: a zero never passes at u = 0",
+            ("return u * denominator < numerator", "return u * denominator <= numerator")),
+    _mutant("row b using row b' length", "counts every row's proposals as the first row's", TOKEN,
+            "enumeration: token, wavering draft, ragged pair",
+            ("bonus = accepted == torch.tensor(draft.counts, device=p.device)", "bonus = accepted == draft.counts[0]")),
+    _mutant("row b using row b' length", "commits the first row's acceptance for every row", LOOP,
+            "enumeration: match, greedy draft, ragged pair",
+            ("[_emit(row, host[b],", "[_emit(row, host[0],")),
+    _mutant("row b using row b' length", "masks every row by the shortest row's position", CACHE,
+            "greedy parity: ragged batch, gpt2",
+            ("seen = slots <= positions[..., None]", "seen = slots <= positions.amin(0)[None, :, None]")),
+    _mutant("temperature applied twice to the draft",
+            "warps the draft's own law again (q is honest: only acceptance suffers)", MODEL, "acceptance of draft = target: T = 0.8",
+            ("else self._warp.probs(scores)", "else self._warp.probs(self._warp.probs(scores).log())")),
+]  # fmt: skip
+
+NOT_APPLICABLE = {
+    "tree q not renormalised": "only chains are drafted here; there is no tree and no sibling to renormalise for"
+}
+
+
+def document() -> str:
+    """The text of docs/mutants.md."""
+    lines = [
+        "# Faults the suite was seen to catch",
+        "",
+        "Each fault has been shipped by somebody. `tests/test_mutants.py` puts it into the real code, one at a time, and",
+        "the check named here must then fail; on the real code it passes. `enumeration` walks every outcome of the real loop",
+        "on table models (`tests/test_enumeration.py`), `acceptance` and `greedy parity` run tiny random Hugging Face models",
+        "with real caches (`tests/test_monte_carlo.py`), `direct` calls one function (`tests/verify`,",
+        "`tests/test_randomness.py`).",
+        "",
+        "This file is made by `python tests/mutants.py`; a test compares them.",
+        "",
+        "| fault | mutant | in | killed by |",
+        "|---|---|---|---|",
+    ]
+    for mutant in MUTANTS:
+        what = mutant.what.replace("|", "\\|")
+        lines.append(f"| {mutant.fault} | {what} | `{mutant.module}` | {mutant.killer} |")
+    for fault, why in NOT_APPLICABLE.items():
+        lines.append(f"| {fault} | none | | not applicable: {why} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(document(), end="")
