@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LANES = {"tokens": 0.0, "target": 1.0, "draft": 2.0}
+_LANES = {"rejected": -0.1, "emitted": 0.4, "target": 1.2, "draft": 2.1}
 _MARKS = {  # fate -> marker, whether filled
     "accepted": ("o", True),
     "rejected": ("x", True),
@@ -39,13 +39,15 @@ def _spans(rounds: Sequence[RowRound]) -> tuple[list[Span], list[Span], list[Spa
 
 
 def token_marks(rounds: Sequence[RowRound]) -> dict[str, list[float]]:
-    """fate -> times in milliseconds: each round's tokens spread over its own span, in order, rejected drafts last."""
+    """fate -> times in milliseconds. A round's tokens are spread over its own span, a slot for each position, so that a
+    rejected draft stands below the token that took its place."""
     marks: dict[str, list[float]] = {fate: [] for fate in _MARKS}
     _, _, whole = _spans(rounds)
     for step, (start, length) in zip(rounds, whole, strict=True):
-        fates = step.fates() + ["rejected"] * (len(step.drafted) - step.accepted)
-        for place, fate in enumerate(fates, 1):
-            marks[fate].append(start + length * place / (len(fates) + 1))
+        width = length / (max(len(step.emitted), len(step.drafted)) + 1)
+        for slot, fate in enumerate(step.fates(), 1):
+            marks[fate].append(start + slot * width)
+        marks["rejected"] += [start + (slot + 1) * width for slot in range(step.accepted, len(step.drafted))]
     return marks
 
 
@@ -55,7 +57,7 @@ def _draw_marks(axes: Axes, rounds: Sequence[RowRound]) -> None:
             marker, filled = _MARKS[fate]
             axes.plot(
                 times,
-                [_LANES["tokens"]] * len(times),
+                [_LANES["rejected" if fate == "rejected" else "emitted"]] * len(times),
                 linestyle="none",
                 marker=marker,
                 color=EDGE,
@@ -65,7 +67,7 @@ def _draw_marks(axes: Axes, rounds: Sequence[RowRound]) -> None:
             )
 
 
-def timeline(result: GenerationResult, rounds: int = 24) -> Figure:
+def timeline(result: GenerationResult, rounds: int = 16) -> Figure:
     """Draft and target bars of the first `rounds` rounds after the prefill, and a mark for every token.
 
     Raises:
@@ -73,12 +75,12 @@ def timeline(result: GenerationResult, rounds: int = 24) -> Figure:
         ImportError: without matplotlib.
     """
     if rounds < 1:
-        raise ValueError(f"rounds={rounds} must be >= 1; 24 fit well.")
+        raise ValueError(f"rounds={rounds} must be >= 1; 16 fit well.")
     shown = result.steps[1 : rounds + 1]
     if not shown:
         raise ValueError("the result has no rounds after its prefill; generate more than one token.")
     draft, target, whole = _spans(shown)
-    figure, (axes,) = new_figure(10.0, 2.8)
+    figure, (axes,) = new_figure(10.0, 3.0)
     for name, spans, look in (("draft", draft, 1), ("target", target, 0)):
         axes.broken_barh(
             [span for span in spans if span[1] > 0], (_LANES[name] - 0.32, 0.64), linewidth=0.5, **filling(look)
@@ -87,6 +89,6 @@ def timeline(result: GenerationResult, rounds: int = 24) -> Figure:
         axes.axvline(start, color=EDGE, alpha=0.25, linewidth=0.6)
     _draw_marks(axes, shown)
     axes.set_yticks(list(_LANES.values()), list(_LANES))
-    axes.set(xlabel="time since the prefill [ms]", ylim=(-0.6, 2.6), xlim=(0, sum(whole[-1])))
+    axes.set(xlabel="time since the prefill [ms]", ylim=(-0.5, 2.6), xlim=(0, sum(whole[-1])))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=5, frameon=False)
     return figure

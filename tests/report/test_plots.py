@@ -82,6 +82,7 @@ def test_timeline_marks_every_token_with_its_fate() -> None:
         "plain": 1,
     }
     assert marks["accepted"][:3] == pytest.approx([12, 24, 36]) and marks["bonus"] == pytest.approx([48])
+    assert marks["recovered"] == marks["rejected"][:1] == pytest.approx([60 + 2 * 12.5])  # in the place of the first
     shapes = [line.get_marker() for line in timeline(result()).axes[0].lines if line.get_marker() not in ("", "None")]
     assert len(shapes) == len(set(shapes)) == 5
 
