@@ -6,7 +6,8 @@ token, and a token of probability zero can never come out.
 
 `GumbelRows` draws y = argmax(log p + G) with Gumbel noise G that is a function of (seed, row, position, token) alone
 (Gumbel 1954; Maddison et al. 2014, arXiv 1411.0030). Draft and target then share their noise, and the text is a
-function of the seed: the same for plain decoding, every drafter, every k and every batch (Daliri et al. 2024, arXiv 2408.07978).
+function of the seed: the same for plain decoding, every drafter, every k and every batch
+(Daliri et al. 2024, arXiv 2408.07978).
 """
 
 from __future__ import annotations

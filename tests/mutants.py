@@ -77,7 +77,7 @@ MUTANTS = [
             "enumeration: match, n-gram draft",
             ("scores = parts.warp.scores(logits, contexts, tokens)",
              "scores = parts.warp.scores(logits.roll(-1, 1), contexts, tokens)")),
-    _mutant("target logits off by one", "feeds the target from one position later", LOOP,
+    _mutant("target logits off by one", "feeds the target one position early", LOOP,
             "greedy parity: ragged batch, llama",
             ("target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)",
              "target.feed(torch.cat([known, draft.tokens], dim=1), [max(start - 1, 0) for start in starts])")),
@@ -129,7 +129,7 @@ MUTANTS = [
             ("(position * passed).amax(-1)", "passed[:, 1:].long().cumprod(-1).sum(-1)")),
     _mutant("tokens kept after EOS", "commits the whole round", LOOP, "enumeration: token, good draft",
             ("            if self.finish_reason:\n                return tuple(tokens[:n])",
-             "            if self.finish_reason:\n                self.tokens.extend(tokens[n:]); return tuple(tokens)")),
+             "            if self.finish_reason:\n                self.tokens += tokens[n:]; return tuple(tokens)")),
     _mutant("unguarded 0/0", "normalises a residual without mass", CHAIN, "direct: residual without mass",
             ("torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(rest.dtype).tiny), p)", "rest / mass")),
     _mutant("`<=`", "accepts when u q <= p", RANDOM, "direct: a zero never passes at u = 0",
@@ -144,7 +144,8 @@ MUTANTS = [
             "greedy parity: ragged batch, gpt2",
             ("seen = slots <= positions[..., None]", "seen = slots <= positions.amin(0)[None, :, None]")),
     _mutant("temperature applied twice to the draft",
-            "warps the draft's own law again (q is honest: only acceptance suffers)", MODEL, "acceptance of draft = target: T = 0.8",
+            "warps the draft's own law again (q is honest: only acceptance suffers)", MODEL,
+            "acceptance of draft = target: T = 0.8",
             ("else self._warp.probs(scores)", "else self._warp.probs(self._warp.probs(scores).log())")),
 ]  # fmt: skip
 
@@ -153,22 +154,23 @@ NOT_APPLICABLE = {
 }
 
 
+HEADER = """# Faults the suite was seen to catch
+
+Each fault has been shipped by somebody. `tests/test_mutants.py` puts it into the real code, one at a time, and the
+check named here must then fail; on the real code it passes. `enumeration` walks every outcome of the real loop on
+table models (`tests/test_enumeration.py`), `acceptance` and `greedy parity` run tiny random Hugging Face models with
+real caches (`tests/test_monte_carlo.py`, `tests/mutant_checks.py`), `direct` calls one function (`tests/verify`,
+`tests/test_randomness.py`).
+
+This file is made by `python tests/mutants.py`; a test compares them.
+
+| fault | mutant | in | killed by |
+|---|---|---|---|"""
+
+
 def document() -> str:
     """The text of docs/mutants.md."""
-    lines = [
-        "# Faults the suite was seen to catch",
-        "",
-        "Each fault has been shipped by somebody. `tests/test_mutants.py` puts it into the real code, one at a time, and",
-        "the check named here must then fail; on the real code it passes. `enumeration` walks every outcome of the real loop",
-        "on table models (`tests/test_enumeration.py`), `acceptance` and `greedy parity` run tiny random Hugging Face models",
-        "with real caches (`tests/test_monte_carlo.py`), `direct` calls one function (`tests/verify`,",
-        "`tests/test_randomness.py`).",
-        "",
-        "This file is made by `python tests/mutants.py`; a test compares them.",
-        "",
-        "| fault | mutant | in | killed by |",
-        "|---|---|---|---|",
-    ]
+    lines = [HEADER]
     for mutant in MUTANTS:
         what = mutant.what.replace("|", "\\|")
         lines.append(f"| {mutant.fault} | {what} | `{mutant.module}` | {mutant.killer} |")

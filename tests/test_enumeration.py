@@ -166,6 +166,16 @@ def test_law_of_everything(verifier: str, drafter: str, warp: str, dtype: torch.
         assert_exact(case_of(verifier, drafter, warp, k, dtype), 1e-6 if dtype == torch.float32 else 1e-12)
 
 
+def test_a_draft_that_reads_the_prompt_late_and_one_that_stops_when_unsure() -> None:
+    """The recipes that k="auto" uses: feeding the prompt with the first proposal, stopping below a confidence."""
+    case = case_of("block", "good")
+    assert_exact(case.with_(drafter=case.drafter.deferred(), prompts=PAIR), 1e-12)
+    for threshold in (0.45, 0.6):
+        for verifier in ("token", "auto"):
+            stopping = case.drafter.stopping_below(threshold)
+            assert_exact(case.with_(drafter=stopping, verifier=verifier, prompts=PAIR), 1e-12)
+
+
 def test_draft_equal_to_target() -> None:
     """q = p leaves no residual mass anywhere."""
     for verifier in ("token", "block"):

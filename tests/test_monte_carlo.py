@@ -141,8 +141,8 @@ def check_acceptance(family: str = "llama", rows: int = 600, new: int = 6) -> No
     """Token verification accepts a tested position with probability sum_x min(p(x), q(x)), given its prefix.
 
     accepted - sum of those probabilities is a sum of martingale differences with variance o (1 - o) each; it must lie
-    within 3.3 standard deviations (false alarm 0.001). With about 3000 tested positions, acceptance off by 0.03 is found with
-    power 0.5 or more, and a draft that reads one stale cache entry is off by far more.
+    within 3.3 standard deviations (false alarm 0.001). With about 3000 tested positions, acceptance off by 0.03 is
+    found with power 0.5 or more, and a draft that reads one stale cache entry is off by far more.
     """
     laws = [next_law(model) for model in models(family)]
     surplus = variance = 0.0

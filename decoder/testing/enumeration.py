@@ -48,9 +48,10 @@ class Case:
         """The real parts, around the table and this random source."""
         warp = Warper(self.params, self.processors)
         clock = HostClock()
+        target = self.target.open(rows, 1 << 30)
         return Parts(
-            target=self.target.open(rows, 1 << 30),
-            drafter=copy.deepcopy(self.drafter),
+            target=target,
+            drafter=copy.deepcopy(self.drafter).attach(target),
             verifier=GreedyVerifier() if self.params.greedy else VERIFIERS[self.verifier](),
             controller=self.controller(self.k),
             warp=warp,

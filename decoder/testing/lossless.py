@@ -122,7 +122,7 @@ def check_greedy(recipe: Recipe, ks: Sequence[int], new_tokens: int = 24) -> int
                 )
                 assert found == wanted, (
                     f"{drafter.name}: greedy decoding differs at k={k} after prompt {list(prompt)}: "
-                    f"{len(found)} tokens for {len(wanted)}, first difference at new token {differ}: {found} instead of {wanted}"
+                    f"{len(found)} tokens for {len(wanted)}, new token {differ} differs: {found} instead of {wanted}"
                 )
                 compared += len(wanted)
     return compared
