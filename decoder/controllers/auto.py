@@ -23,7 +23,8 @@ GAIN = 1.03
 _FIRST = 2  # the first try, before the drafter's time is known
 _DEEPER = 4  # how far beyond the deepest position seen a length may reach
 _HOPE = [0.75**i for i in range(1, LONGEST + 1)]  # the acceptance a try hopes for
-_TRY_SHARE = 0.01  # tries may cost this share of the time
+_CHEAP = 0.1  # plain rounds: a try that is expected to lose less need not wait for the doubling gaps
+_CHEAP_SHARE = 0.01  # such tries may cost this share of the time
 _TRY_POSITIONS = 3.0  # what older acceptance counts for when drafting is tried again after a pause
 _SETTLED = 16  # rounds of drafting after which it counts as having paid
 
@@ -80,17 +81,21 @@ class AutoLength:
             return False
         if not self._proposed:
             reading_s = 0.0  # reading the prompt is not the ledger's: the bound names it apart
-        return self._ledger.affords(costs.round_s()[k] + reading_s, costs.plain_s)
+        return self._ledger.affords(costs.round_s()[k] + reading_s, self._yardstick_s(costs))
+
+    def _yardstick_s(self, costs: Costs) -> float:
+        own = self._experience.plain_s(self._rows)
+        return costs.plain_s if own is None else own
 
     def _try(self, costs: Costs, rates: list[float], lengths: list[int]) -> int:
         """Drafting does not seem to pay: 0, or now and then a length that could show otherwise."""
         experience = self._experience
         hope = speeds(costs, _HOPE, [1.0] * LONGEST)
         k = max(lengths, key=hope.__getitem__)
-        expected_loss_s = (1.0 - rates[k] / rates[0]) * costs.round_s()[k]
-        gap = min(experience.gap, math.ceil(expected_loss_s / (_TRY_SHARE * costs.plain_s)))
+        expected_loss = (1.0 - rates[k] / rates[0]) * costs.round_s()[k] / costs.plain_s  # in plain rounds
+        gap = min(experience.gap, math.ceil(expected_loss / _CHEAP_SHARE)) if expected_loss < _CHEAP else experience.gap
         round_s = costs.round_s()[k] + costs.reading_s(self._missed)
-        if experience.since_draft < gap or not self._ledger.affords(round_s, costs.plain_s, probe=True):
+        if experience.since_draft < gap or not self._ledger.affords(round_s, self._yardstick_s(costs), probe=True):
             return 0
         if experience.since_draft >= FIRST_GAP:
             experience.acceptance.soften(_TRY_POSITIONS)

@@ -21,7 +21,7 @@ LONGEST = 16
 FIRST_GAP = 16  # plain rounds before drafting is tried again; doubles with each try that fails
 LAST_GAP = 512
 _NEW_RUN_GAP = 64  # a new text deserves a try within this many rounds
-_NEW_RUN_POSITIONS = 12.0  # what acceptance seen in earlier runs counts for at the start of the next
+_NEW_RUN_POSITIONS = 24.0  # what acceptance seen in earlier runs counts for at the start of the next
 
 
 def speeds(costs: Costs, chances: Sequence[float], shares: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ One plain round of one row takes 1 second. No model, no clock, fixed seeds.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,11 @@ class Machine:
     batch: Callable[[int], float] = field(default=lambda rows: 1.0)
     speed: Callable[[int], float] = field(default=lambda round_number: 1.0)  # a load that comes and goes
 
+    @property
+    def mean_factor(self) -> float:
+        """How much longer than without noise things take on average."""
+        return math.exp(self.noise**2 / 2) * (1.0 + 4.0 * self.spikes)
+
     def timed(self, seconds: float, rng: random.Random) -> float:
         if self.noise:
             seconds *= rng.lognormvariate(0.0, self.noise)
@@ -64,9 +70,13 @@ class Outcome:
     seconds: float
     lengths: list[int]  # asked in each round
     row_tokens: list[int]
-    reading_s: float = 0.0
-    slowest_round_s: float = 0.0
-    times: list[float] = field(default_factory=list)
+    first_proposal_s: float = 0.0  # reads the prompt
+    worst_excess_s: float = 0.0  # the most that a drafting round took beyond a plain one
+
+    def efficiency(self, machine: Machine, alpha: float, supply: float = 1.0) -> float:
+        """Speed over the best fixed length's, with the tokens each round could expect instead of those it drew."""
+        tokens = sum(expected_tokens(k, alpha, supply) for k in self.lengths)
+        return tokens / self.seconds / best_rate(machine, alpha, supply)[0]
 
 
 def overlap_of(alpha: float, rng: random.Random) -> float:
@@ -123,23 +133,28 @@ def play(
         if any(counts):
             reading_s = machine.read * missed
             draft_s = machine.timed(machine.c * width * scale, rng) + reading_s
-            outcome.reading_s += reading_s
+            outcome.first_proposal_s = outcome.first_proposal_s or draft_s
             lap, missed = Seconds(draft_s), 0
         else:
             missed += 1
         wall_s = target_s + draft_s
         controller.observe(Step(index, tuple(rows), wall_s, Seconds(target_s), lap, k))
         outcome.seconds += wall_s
-        outcome.times.append(wall_s)
-        outcome.slowest_round_s = max(outcome.slowest_round_s, wall_s)
+        if lap is not None:
+            outcome.worst_excess_s = max(outcome.worst_excess_s, wall_s - scale)
         outcome.lengths.append(k)
     return outcome
 
 
+def expected_tokens(k: int, alpha: float, supply: float = 1.0) -> float:
+    return 1.0 + supply * sum(alpha**i for i in range(1, k + 1))
+
+
 def fixed_rate(k: int, machine: Machine, alpha: float, supply: float = 1.0) -> float:
     """Tokens a second of a fixed length, in expectation."""
-    tokens = 1.0 + supply * sum(alpha**i for i in range(1, k + 1))
-    return tokens / (supply * (k * machine.c + machine.verify(k + 1)) + (1.0 - supply) * machine.verify(1))
+    return expected_tokens(k, alpha, supply) / (
+        supply * (k * machine.c + machine.verify(k + 1)) + (1.0 - supply) * machine.verify(1)
+    )
 
 
 def best_rate(machine: Machine, alpha: float, supply: float = 1.0) -> tuple[float, int]:
