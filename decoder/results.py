@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -207,11 +208,16 @@ _STYLES = {
 }
 
 
+def _escaped(text: str) -> str:
+    """A model can emit tags and escape codes: the first become text, the second lose their control characters."""
+    return html.escape("".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) != "Cc"))
+
+
 def notebook_html(result: GenerationResult) -> str:
     """A self-contained HTML fragment for one result."""
     pieces = []
     for fate, text in zip(result.fates, result.token_texts, strict=False):
-        shown = html.escape(text).replace("\n", "<br>")
+        shown = _escaped(text).replace("\n", "<br>")
         pieces.append(f'<span title="{fate}" style="{_STYLES[fate]}">{shown}</span>')
     rows = []
     for name in GenerationResult.METRICS:
@@ -221,7 +227,7 @@ def notebook_html(result: GenerationResult) -> str:
     legend = " ".join(
         f'<span style="{_STYLES[fate]};padding:0 .4em">{fate}</span>' for fate in ("accepted", "recovered", "bonus")
     )
-    body = "".join(pieces) or html.escape(result.text)
+    body = "".join(pieces) or _escaped(result.text)
     return (
         '<div style="display:flex;gap:2em;flex-wrap:wrap;align-items:flex-start">'
         f'<div style="flex:1 1 24em;line-height:1.6"><div>{legend}</div><p>{body}</p></div>'

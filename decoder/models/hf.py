@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
+from decoder.models.probe import check_cached_equals_uncached
 
-# Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time.
+# Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3 gemma3_text gpt2 gpt_neox opt phi phi3 smollm3 "
     "starcoder2 olmo2 granite stablelm cohere".split()
 )
+# Tested one row at a time.
+SINGLE_FAMILIES = frozenset("falcon bloom".split())
 
 
 def context_length(model: Any) -> int | None:
@@ -75,6 +78,14 @@ class CausalModel:
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
+        if config.model_type not in BATCHED_FAMILIES | SINGLE_FAMILIES:
+            kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
+            known = min(self.vocab_size, self.embedding_size)
+            check_cached_equals_uncached(lambda limit: self.open(1, limit), self._uncached, known, model.dtype, kind)
+
+    def _uncached(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
+        return self.fit_vocabulary(logits)
 
     def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
         """A run over `rows` rows, none longer than `limit` tokens; `cache` continues an earlier one."""
