@@ -83,9 +83,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--draft-device", help="default: the target's")
     group.add_argument("--draft-dtype", help="default: the target's")
     group.add_argument("--temperature", type=float, help="0 is greedy")
-    group.add_argument("--top-p", type=float)
-    group.add_argument("--top-k", type=int)
-    group.add_argument("--min-p", type=float)
+    group.add_argument("--top-p", type=float, help="keep the likeliest tokens of this mass, in (0, 1]")
+    group.add_argument("--top-k", type=int, help="keep so many tokens; 0 keeps all")
+    group.add_argument("--min-p", type=float, help="drop tokens below this share of the likeliest one")
     group.add_argument("--seed", type=int, help="makes sampling repeatable")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -93,7 +93,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _add_prompt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", help="text, or - to read it from the standard input")
     parser.add_argument("--chat", action="store_true", help="apply the tokenizer's chat template")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="where the text ends at the latest")
     parser.add_argument("--stop", dest="stop_strings", action="append", metavar="TEXT", help="may be repeated")
 
 
@@ -102,7 +102,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", metavar="FILE", help=".jsonl with prompt or turns, else a prompt a line")
     parser.add_argument("--limit", type=positive, default=8, metavar="N", help="prompts used from the file (default 8)")
     parser.add_argument("--chat", action="store_true", help="apply the tokenizer's chat template")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="exactly so many (default 64)")
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="of each text (default 64)")
 
 
 def _add_own(built: Mapping[str, argparse.ArgumentParser]) -> None:

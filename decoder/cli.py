@@ -8,12 +8,15 @@ went away. Options left out keep the library's defaults, so none is repeated her
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from transformers.utils import logging as library_logging
 
 from decoder.api import SpeculativeDecoder
 from decoder.arguments import build_parser
@@ -24,7 +27,7 @@ from decoder.bench.prompts import as_ids, read_prompts
 from decoder.drafters import ModelDrafter
 from decoder.measure.statistics import Interval
 from decoder.prompts import encode
-from decoder.report import coloured, comparison, legend, metrics, styled, terminal_table, visible
+from decoder.report import coloured, comparison, legend, metrics, styled, terminal_table, visible, wants_colour
 from decoder.report.page import html_report, write_html
 
 _BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "verifier", "seed")
@@ -37,6 +40,8 @@ def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _decoder(options: argparse.Namespace) -> SpeculativeDecoder:
+    if not sys.stderr.isatty():
+        library_logging.disable_progress_bar()  # of loading weights: noise in a log
     return SpeculativeDecoder(options.target, options.draft, **_given(options, (*_BUILD, *_SAMPLING)))
 
 
@@ -96,7 +101,8 @@ def _compare(options: argparse.Namespace) -> None:
     if options.json:
         _print_json({name: result.to_dict() for name, result in results.items()} | {"identical": same})
         return
-    print(coloured(results["speculative"]), legend(), sep="\n\n", end="\n\n")
+    text = results["speculative"]
+    print(f"{coloured(text)}\n\n{legend()}" if wants_colour(sys.stdout) else visible(text.text), end="\n\n")
     print(terminal_table(*comparison(results, "plain")))
     greedy = "the texts are identical" if same else "the texts differ: greedy decoding parted at a near-tie"
     print(f"\n{greedy if spec.params.greedy else 'sampled: both texts follow the same law'}. One run each; see bench.")
@@ -213,6 +219,9 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Argument errors leave through argparse, with code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack a model's characters
     options = build_parser().parse_args(argv)
     try:
         COMMANDS[options.command](options)

@@ -140,6 +140,7 @@ def test_compare_shows_both(pair: list[str], capsys: Any) -> None:
     assert cli.main(["compare", "once", *pair, "--max-new-tokens", "12", "--temperature", "0"]) == 0
     out = capsys.readouterr().out
     assert "plain" in out and "speculative" in out and "the texts are identical" in out
+    assert "\x1b" not in out  # not a terminal
     assert cli.main(["compare", "once", *pair, "--max-new-tokens", "12", "--temperature", "0", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["identical"] and data["plain"]["token_ids"] == data["speculative"]["token_ids"]
@@ -253,6 +254,14 @@ def test_interruption_leaves_with_130(pair: list[str], monkeypatch: pytest.Monke
     monkeypatch.setattr(SpeculativeDecoder, "stream", interrupted)
     assert cli.main(["generate", "once", *pair]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_poor_terminal_gets_escapes(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Characters outside the terminal's encoding are written out, not fatal."""
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert cli.main(["generate", "once", *pair, "--max-new-tokens", "40", "--seed", "1"]) == 0
+    assert b"\\u" in raw.getvalue() or b"\\x" in raw.getvalue()
 
 
 def test_the_module_runs_and_a_reader_may_leave(pair: list[str]) -> None:
