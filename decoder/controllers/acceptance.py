@@ -19,7 +19,7 @@ from decoder.types import RowStep
 
 _KEEP = 0.98  # weight left to the past after a round
 _PRIOR_RATE = 0.75  # where nothing is known a draft deserves a try
-_PRIOR_POSITIONS = 3.0
+_PRIOR_POSITIONS = 5.0
 _LEAN = 2.0  # positions that the pooled rate counts for at each depth
 
 

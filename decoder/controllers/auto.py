@@ -3,7 +3,8 @@
 Each round: R(k) from measured costs and acceptance (`experience`), k* = argmax R over a few lengths.
     k = 0 unless R(k*) > 1.03 R(0); k changes only where R(k*) > 1.03 R(k).
     v(1), the yardstick, is measured in the first two rounds of a decoder's life, then again with doubling gaps.
-    While k = 0, drafting is tried for a round with doubling gaps, or sooner where a try costs next to nothing.
+    While k = 0, drafting is tried for three rounds with doubling gaps, or sooner where a try costs next to nothing.
+    While k > 0, a length that looks nearly as good from few samples is looked at again now and then.
     No round drafts that the ledger cannot afford (`ledger`; proof in docs/never-slower.md).
 Uses past rounds only, never this round's p, so the emitted law is the target's whatever it decides. Times are read from
 the past too, so with sampling the text of a seed depends on the decisions; greedy text does not.
@@ -25,7 +26,10 @@ _DEEPER = 4  # how far beyond the deepest position seen a length may reach
 _HOPE = [0.75**i for i in range(1, LONGEST + 1)]  # the acceptance a try hopes for
 _CHEAP = 0.1  # plain rounds: a try that is expected to lose less need not wait for the doubling gaps
 _CHEAP_SHARE = 0.01  # such tries may cost this share of the time
-_TRY_POSITIONS = 3.0  # what older acceptance counts for when drafting is tried again after a pause
+_TRY_ROUNDS = 3
+_TRY_POSITIONS = 6.0  # what older acceptance counts for when drafting is tried again after a pause
+_LOOK_GAP = 16  # rounds of drafting between second looks at other lengths
+_LOOK_SHARE = 0.85  # of the best speed, from which on a length deserves a second look
 _SETTLED = 16  # rounds of drafting after which it counts as having paid
 
 
@@ -43,6 +47,7 @@ class AutoLength:
         self._missed = 0  # tokens the drafter has not read
         self._proposed = False  # in this run
         self._trying = False
+        self._tries_left = 0  # rounds of the try under way
         self._drafted_rounds = 0  # in a row
         self._room: int | None = None  # tokens the longest-lasting row may still emit
 
@@ -64,11 +69,25 @@ class AutoLength:
         if rates[best] <= GAIN * rates[0]:
             self._k = 0
             return self._try(costs, rates, lengths)
+        self._tries_left = 0
         if not self._k or rates[best] > GAIN * rates[self._k]:
             self._k = best
         if experience.costs(self._rows).plain_due:
             return 0
-        return self._k if self._affords(costs, self._k, rates) else 0
+        k = self._second_look(costs, rates, lengths)
+        return k if self._affords(costs, k, rates) else 0
+
+    def _second_look(self, costs: Costs, rates: list[float], lengths: list[int]) -> int:
+        """The length in force, or now and then another: two slow samples may have hidden the best one. A point whose
+        window is full needs no second look, so this ends by itself."""
+        if self._drafted_rounds % _LOOK_GAP != _LOOK_GAP - 1:
+            return self._k
+        doubtful = [
+            k
+            for k in lengths
+            if not costs.rest.settled(k + 1) and _LOOK_SHARE * rates[self._k] < rates[k] and k != self._k
+        ]
+        return max(doubtful, key=rates.__getitem__, default=self._k)
 
     def _lengths(self, costs: Costs) -> list[int]:
         reach = self._experience.acceptance.deepest + _DEEPER if costs.draft else _FIRST
@@ -92,16 +111,25 @@ class AutoLength:
         experience = self._experience
         hope = speeds(costs, _HOPE, [1.0] * LONGEST)
         k = max(lengths, key=hope.__getitem__)
-        expected_loss = (1.0 - rates[k] / rates[0]) * costs.round_s()[k] / costs.plain_s  # in plain rounds
-        gap = min(experience.gap, math.ceil(expected_loss / _CHEAP_SHARE)) if expected_loss < _CHEAP else experience.gap
         round_s = costs.round_s()[k] + costs.reading_s(self._missed)
-        if experience.since_draft < gap or not self._ledger.affords(round_s, self._yardstick_s(costs), probe=True):
+        due = self._tries_left > 0 or experience.since_draft >= self._gap(costs, rates, k)
+        if not due or not self._ledger.affords(round_s, self._yardstick_s(costs), probe=True):
+            self._tries_left = 0
             return 0
-        if experience.since_draft >= FIRST_GAP:
-            experience.acceptance.soften(_TRY_POSITIONS)
-        experience.gap = min(2 * experience.gap, LAST_GAP)
+        if not self._tries_left:
+            self._tries_left = _TRY_ROUNDS
+            if experience.since_draft >= FIRST_GAP:
+                experience.acceptance.soften(_TRY_POSITIONS)
+            experience.gap = min(2 * experience.gap, LAST_GAP)
+        self._tries_left -= 1
         self._trying = True
         return k
+
+    def _gap(self, costs: Costs, rates: list[float], k: int) -> int:
+        """Plain rounds before the next try: doubling, but few where a try is expected to lose next to nothing."""
+        loss = (1.0 - rates[k] / rates[0]) * costs.round_s()[k] / costs.plain_s  # in plain rounds
+        doubling = self._experience.gap
+        return min(doubling, math.ceil(_TRY_ROUNDS * loss / _CHEAP_SHARE)) if loss < _CHEAP else doubling
 
     # ---- learning ----
 

@@ -59,6 +59,10 @@ class Curve:
     def count(self, n: int) -> int:
         return len(self._samples.get(n, ()))
 
+    def settled(self, n: int) -> bool:
+        """The window is full."""
+        return self.count(n) == _WINDOW
+
     def measured(self, n: int) -> bool:
         return self.count(n) >= _TRUSTED
 
