@@ -69,18 +69,30 @@ def test_first_prompt_alone_has_its_row_of_the_batch(spec, plain) -> None:
     assert spec.generate(PROMPTS[0], k=2, **CALL).token_ids == plain[0]
 
 
-def test_processors_and_processors_with_state_change_nothing_about_that(spec) -> None:
-    for options in ({"repetition_penalty": 1.4}, {"logits_processor": [lambda ids, scores: scores * 0.9]}):
-        expected = [result.token_ids for result in spec.generate_baseline(PROMPTS, **CALL, **options)]
-        assert [result.token_ids for result in spec.generate(PROMPTS, k=3, **CALL, **options)] == expected
+def test_processors_change_nothing_about_that(spec) -> None:
+    options = CALL | {"repetition_penalty": 1.4}
+    expected = [result.token_ids for result in spec.generate_baseline(PROMPTS, **options)]
+    assert [result.token_ids for result in spec.generate(PROMPTS, k=3, **options)] == expected
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram"])
+def test_processors_that_may_keep_state_change_nothing_about_that(spec, drafter: str) -> None:
+    """They are run in order, position by position, through another part of the loop."""
+    for prompt in PROMPTS:
+        options = CALL | {"logits_processor": [lambda ids, scores: scores * 0.9]}
+        expected = spec.generate_baseline(prompt, **options).token_ids
+        assert spec.generate(prompt, k=3, drafter=drafter, **options).token_ids == expected
 
 
 def test_drafts_share_the_noise_so_that_they_are_accepted(spec, pair) -> None:
     """draft = target accepts everything; the partly agreeing draft most; independent noise would match rarely."""
     itself = SpeculativeDecoder.from_models(pair[0], pair[0], temperature=0.9, top_p=0.95, sampling="gumbel")
     assert all(result.acceptance_rate == 1.0 for result in itself.generate(PROMPTS, k=3, **CALL))
-    coupled = [result.acceptance_rate for result in spec.generate(PROMPTS * 4, k=2, max_new_tokens=24, seed=1)]
-    assert sum(coupled) / len(coupled) > 0.4
+    found = spec.generate(PROMPTS * 4, k=2, max_new_tokens=24, seed=1)
+    accepted, drafted = (
+        sum(getattr(result, f"num_{what}_tokens") for result in found) for what in ("accepted", "draft")
+    )
+    assert accepted / drafted > 0.4
 
 
 def test_seeds_differ_and_rejection_sampling_is_another_text(spec, plain) -> None:

@@ -80,7 +80,7 @@ class TestRandomRows:
         check_zero_never_passes()
 
     def test_acceptance_has_the_ratio_asked_for(self) -> None:
-        n = 20_000
+        n = 4000
         passed = RandomRows(1, range(n)).accept(torch.full((n, 1), 0.3), torch.full((n, 1), 0.4), [1] * n)
         assert abs(float(passed.double().mean()) - 0.75) < stats.norm.isf(FALSE_ALARM / 2) * (0.75 * 0.25 / n) ** 0.5
         assert bool(RandomRows(1, [0]).accept(torch.ones(1, 9), torch.ones(1, 9), [9]).all())
@@ -101,7 +101,7 @@ class TestRandomRows:
 @BOTH
 class TestBothSources:
     def test_draws_have_the_law(self, source) -> None:
-        n = 20_000
+        n = 4000
         tokens = source(11, range(n)).draw(P.expand(n, 1, -1), [4] * n, [1] * n).flatten()
         assert chi_square(np.bincount(tokens.numpy(), minlength=5), P.numpy()) > FALSE_ALARM
 
@@ -112,7 +112,7 @@ class TestBothSources:
         assert chi_square(pairs, np.outer(P, P).flatten()) > FALSE_ALARM
 
     def test_rows_and_seeds_are_independent(self, source) -> None:
-        n = 10_000
+        n = 3000
         left = source(1, range(n)).draw(P.expand(n, 1, -1), [0] * n, [1] * n).flatten().numpy()
         next_row = source(1, range(1, n + 1)).draw(P.expand(n, 1, -1), [0] * n, [1] * n).flatten().numpy()
         next_seed = source(2, range(n)).draw(P.expand(n, 1, -1), [0] * n, [1] * n).flatten().numpy()
