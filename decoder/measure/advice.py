@@ -9,6 +9,8 @@ from typing import Any
 from decoder.measure.forwards import ForwardCost
 from decoder.measure.statistics import Interval
 
+_APART = 1.25  # prediction and measurement differ by more than noise explains
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -16,8 +18,8 @@ class Candidate:
 
     alpha: accepted / tested (None: it never proposed).  cost_ratio: c, a draft step / a plain target step.
     verify_ratio: t_v(k + 1) / t_v(1).  without_proposal: share of rounds in which it proposed nothing.
-    without_obstacle: the predicted speed-up if the draft were free, verification flat, every draft accepted, or
-        the loop's own time nothing.
+    without_obstacle: the predicted speed-up if the draft were free, verification flat, half of the rejections gone,
+        no round without a proposal, or the loop's own time nothing.
     """
 
     drafter: str
@@ -37,7 +39,7 @@ class Candidate:
         if self.alpha is None:
             return f"{self.drafter!r} found nothing to propose in these prompts"
         worst, freed = next(iter(self.without_obstacle.items()))
-        if worst == "acceptance" and self.without_proposal > 0.5:
+        if worst == "supply":
             words = f"{self.drafter!r} had nothing to propose in {100 * self.without_proposal:.0f} % of the rounds"
         elif worst == "acceptance":
             words = (
@@ -51,7 +53,8 @@ class Candidate:
         else:
             words = "the loop's own work between forwards weighs much beside a model this small"
         ideal = {
-            "acceptance": "with all accepted",
+            "acceptance": "with half of the rejections gone",
+            "supply": "with proposals in all of them",
             "draft": "with a free draft",
             "verification": "if that were free",
             "overhead": "without it",
@@ -142,6 +145,12 @@ class Advice:
                     f"{_times(each.measured, self.prompts)}"
                 )
             lines.append(f"{'what limits it' if self.speculate else 'why not'}: {each.obstacle()}")
+        apart = self.measured_speedup / self.predicted_speedup
+        if not 1 / _APART < apart < _APART:
+            lines.append(
+                f"the measured speed-up is {apart:.2f} of the predicted one: other work on this machine, or prompts "
+                "too few and short; measure again, and trust the measured one"
+            )
         one = 1e3 * self.target.seconds(1)
         steps = ", ".join(f"{m}: {1e3 * self.target.seconds(m) / one:.2f}×" for m in sorted(self.target.table) if m > 1)
         lines.append(f"a target forward of one token takes {one:.2f} ms here; of more tokens at once {steps}")

@@ -8,7 +8,7 @@ length k <= K would have drafted min(d_r, k) and kept min(a_r, k) of them, so wi
 (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, with counted rounds in place of independent ones, so that it
 holds for lookup drafters too). The best k of each drafter is then run against plain decoding, interleaved. The advice
 follows the measurement; the prediction stands beside it and says why: it is computed again with a free draft, with
-verification as cheap as one token, and with every draft accepted, and what helps most is what stands in the way.
+verification as cheap as one token, with half of the rejections gone, and so on; what helps most stands in the way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Decoding(Protocol):
 class Rounds:
     """What the probe of one drafter counted, and what its parts cost in seconds."""
 
-    shapes: tuple[tuple[int, int], ...]  # (drafted, accepted) per round
+    shapes: tuple[tuple[int, float], ...]  # (drafted, accepted) per round
     draft_s: float  # t_d, per drafted token
     overhead_s: float  # t_o, per round
     prefill_s: float  # per token emitted
@@ -103,11 +103,13 @@ def _probe(method: Decoded, prompts: Sequence[Sequence[int]]) -> list[Generation
 
 def _obstacles(rounds: Rounds, k: int, target: ForwardCost, plain_s: float) -> dict[str, float]:
     """What the speed-up would be with one obstacle taken away, the most obstructive first."""
-    perfect = replace(rounds, shapes=tuple((drafted, drafted) for drafted, _ in rounds.shapes))
+    better = replace(rounds, shapes=tuple((drafted, (accepted + drafted) / 2) for drafted, accepted in rounds.shapes))
+    busy = replace(rounds, shapes=tuple(shape for shape in rounds.shapes if shape[0]) or rounds.shapes)
     without = {
         "draft": plain_s / replace(rounds, draft_s=0.0).token_s(k, target),
         "verification": plain_s / rounds.token_s(k, target, flat=True),
-        "acceptance": plain_s / perfect.token_s(k, target),
+        "acceptance": plain_s / better.token_s(k, target),
+        "supply": plain_s / busy.token_s(k, target),
         "overhead": plain_s / replace(rounds, overhead_s=0.0).token_s(k, target),
     }
     return dict(sorted(without.items(), key=lambda pair: -pair[1]))

@@ -10,13 +10,15 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from decoder.controllers import Length, check_length
 from decoder.generation import Setting
+from decoder.keywords import CallOptions, check_integer
 from decoder.measure.advice import Advice
 from decoder.measure.advise import advise
 from decoder.measure.forwards import WIDTHS
 from decoder.measure.profile import Profile, profile
 from decoder.models.hf import CausalModel
-from decoder.request import CallOptions, Request, check_integer
+from decoder.request import Request
 from decoder.types import Drafter
 
 PROFILED_TOKENS = 64
@@ -35,7 +37,7 @@ class Measurable:
     def _settle(self, rows: Sequence[Sequence[int]], options: CallOptions, where: str) -> Request:
         raise NotImplementedError
 
-    def _setting(self, options: CallOptions, k: Any, target: CausalModel | None = None) -> Setting:
+    def _setting(self, options: CallOptions, k: Length, target: CausalModel | None = None) -> Setting:
         raise NotImplementedError
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
@@ -45,7 +47,7 @@ class Measurable:
         self,
         prompt: Any,
         *,
-        k: Any = 4,
+        k: Length = 4,
         widths: Sequence[int] = WIDTHS,
         repeats: int = 9,
         **options: Unpack[CallOptions],
@@ -58,8 +60,7 @@ class Measurable:
         Raises:
             ValueError, TypeError: as `generate`; several prompts.
         """
-        if k != "auto":
-            check_integer("k", k, 0, "use 0 for plain decoding, 4 to start with.")
+        check_length(k)
         if options.get("max_new_tokens") is None and options.get("max_length") is None:
             options["max_new_tokens"] = PROFILED_TOKENS
         rows, many = self._encode(prompt, options, "profile")
@@ -90,6 +91,8 @@ class Measurable:
         rows, _ = self._encode(prompts, options, "advise")
         self._settle(rows, options, "advise")
         check_integer("repeats", repeats, 1, "3 to start with.")
+        if isinstance(drafters, str):
+            raise TypeError(f"drafters={drafters!r} must be a list of names or Drafter objects, as in ['ngram'].")
         chosen = [self.drafter, "ngram"] if drafters is None else list(drafters)
         found = {recipe.name: recipe for recipe in (self._drafter(each) for each in chosen)}
         return advise(self, self._target, found, rows, options, repeats=repeats)  # type: ignore[arg-type]
