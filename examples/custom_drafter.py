@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from decoder import Draft, Drafter, SpeculativeDecoder
@@ -19,7 +21,7 @@ class PairDrafter(Drafter):
     def propose(self, contexts, counts):
         rows = []
         for context, k in zip(contexts, counts, strict=True):
-            follows = dict(zip(zip(context, context[1:], strict=False), context[2:], strict=False))
+            follows = dict(zip(pairwise(context), context[2:], strict=False))
             drafted = list(context[-2:])
             while len(drafted) - 2 < k and tuple(drafted[-2:]) in follows:
                 drafted.append(follows[tuple(drafted[-2:])])

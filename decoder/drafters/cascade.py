@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ def merge(shares: Sequence[_Share], rows: int, sampled: bool) -> Draft:
     for share in shares:
         for b in share.rows:
             counts[b] = share.draft.counts[b]
+    served = {b for b, n in enumerate(counts) if n}
+    for share in shares:
+        if share.rows >= served and share.draft.counts == counts:  # one drafter serves all: nothing to put together
+            return replace(share.draft, sampled=sampled)
     width = max(counts, default=0)
     laws = [share.draft.probs for share in shares if share.draft.probs is not None and share.rows]
     home = laws[0].device if laws else next((s.draft.tokens.device for s in shares if s.rows), torch.device("cpu"))

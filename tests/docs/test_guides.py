@@ -1,4 +1,4 @@
-"""The Python blocks of the guides on drafters and extending run in order; the example of a drafter is short and runs."""
+"""The Python blocks of the guides on drafters and extending run in order; the example drafter is short and runs."""
 
 from __future__ import annotations
 

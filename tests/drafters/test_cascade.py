@@ -75,6 +75,15 @@ def test_a_sampled_offer_is_not_set_aside_for_being_short():
     assert draft.counts == [1, 1] and other.asked == []
 
 
+def test_a_short_offer_is_not_mistaken_for_the_one_that_serves():
+    first, second = Scripted([3]), Scripted([4], law=True)
+    run = start(first, second, enough=2, rows=1)
+    draft = run.propose([[1]], [2])
+    assert draft.tokens.tolist() == [[4]] and draft.probs is not None and draft.sampled
+    run.keep([1])
+    assert first.heard == [[0]] and second.heard == [[1]]
+
+
 def test_each_row_carries_the_law_it_was_drawn_from():
     draft = start(Scripted([3, 7], []), Scripted([5], [6, 6, 6], law=True)).propose([[1], [1]], [3, 3])
     assert draft.counts == [2, 3] and draft.probs is not None

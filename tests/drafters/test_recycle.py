@@ -63,12 +63,12 @@ def test_table_is_the_targets_first_choice_after_each_token_it_read():
     target = small_target(1)
     drafter = Watched()
     decoder = SpeculativeDecoder.from_models(target, drafter=drafter, temperature=0)
-    decoder.generate(PROMPTS[0], max_new_tokens=20, k=3)
+    decoder.generate(PROMPTS[0], max_new_tokens=48, k=5)
     expected = {}
     with torch.inference_mode():
         for prefix in drafter.shown:
             expected[prefix[-1]] = int(target(torch.tensor([prefix])).logits[0, -1].argmax())
-    assert len(drafter.shown) > 20 and drafter._shared.follow == expected
+    assert len(drafter.shown) > 48 and drafter._shared.follow == expected  # more than was emitted: some were rejected
 
 
 def test_memory_leaves_the_table_to_the_next_call():
@@ -93,7 +93,7 @@ def test_bad_options_are_named():
 def test_greedy_equals_generate():
     seen = check_parity(RecycleDrafter(min_gain=0))
     assert all(seen[fate] for fate in ("all", "part", "none")), seen
-    check_parity(RecycleDrafter())
+    check_parity(RecycleDrafter(), seeds=(0,))
 
 
 def test_its_time_is_the_drafters():

@@ -118,7 +118,7 @@ def proposal(drafter, text, k=8):
 def test_longest_match_then_frequency():
     text = [1, 2, 3, 9, 2, 4, 9, 2, 4, 9, 1, 2]
     assert proposal(SuffixDrafter(growth=4), text, 1) == [3]  # after 1 2; after 2 alone, 4 is more frequent
-    assert proposal(SuffixDrafter(growth=4), text[1:], 1) == [3]  # no 1 before: the match is 2 alone
+    assert proposal(SuffixDrafter(growth=4), text[1:], 1) == [4]  # no 1 before: the match is 2 alone
     assert proposal(SuffixDrafter(growth=4), [9, *text[4:-2], 2], 1) == [4]
 
 
