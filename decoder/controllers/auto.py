@@ -31,6 +31,7 @@ _TRY_POSITIONS = 6.0  # what older acceptance counts for when drafting is tried 
 _LOOK_GAP = 16  # rounds of drafting between second looks at other lengths
 _LOOK_SHARE = 0.85  # of the best speed, from which on a length deserves a second look
 _SETTLED = 16  # rounds of drafting after which it counts as having paid
+_STANDS = 3  # rounds for which a settled decision is not computed anew; the ledger is asked all the same
 
 
 class AutoLength:
@@ -48,19 +49,39 @@ class AutoLength:
         self._proposed = False  # in this run
         self._trying = False
         self._tries_left = 0  # rounds of the try under way
+        self._next_try = 0  # plain rounds from which on the next try is due
         self._drafted_rounds = 0  # in a row
+        self._since_look = 0
         self._room: int | None = None  # tokens the longest-lasting row may still emit
+        self._stands = 0  # rounds for which the last decision stands
+        self._risk = (0.0, 0.0)  # predicted seconds of the round decided on, and of a plain one
 
     # ---- deciding ----
 
     def next_length(self) -> int:
         with self._experience.lock:
-            return self._decide()
+            if self._stands > 0:
+                self._stands -= 1
+                return self._repeat()
+            k = self._decide()
+            self._stands = _STANDS if self._settled(k) else 0
+            return k
+
+    def _settled(self, k: int) -> bool:
+        """The next rounds would be decided alike."""
+        if k:
+            return k == self._k and self._drafted_rounds >= _SETTLED
+        waiting = self._next_try - self._experience.since_draft
+        return not self._k and waiting > _STANDS
+
+    def _repeat(self) -> int:
+        due = self._k and self._experience.costs(self._rows).plain_due
+        return self._k if self._k and not due and self._ledger.affords(*self._risk) else 0
 
     def _decide(self) -> int:
         experience = self._experience
         costs = experience.nearest_costs(self._rows)
-        self._trying = False
+        self._trying, self._next_try = False, 0
         if costs is None:
             return 0
         rates = speeds(costs, experience.acceptance.at_least(), experience.supply.at_least())
@@ -80,8 +101,9 @@ class AutoLength:
     def _second_look(self, costs: Costs, rates: list[float], lengths: list[int]) -> int:
         """The length in force, or now and then another: two slow samples may have hidden the best one. A point whose
         window is full needs no second look, so this ends by itself."""
-        if self._drafted_rounds % _LOOK_GAP != _LOOK_GAP - 1:
+        if self._since_look < _LOOK_GAP:
             return self._k
+        self._since_look = 0
         doubtful = [
             k
             for k in lengths
@@ -100,7 +122,8 @@ class AutoLength:
             return False
         if not self._proposed:
             reading_s = 0.0  # reading the prompt is not the ledger's: the bound names it apart
-        return self._ledger.affords(costs.round_s()[k] + reading_s, self._yardstick_s(costs))
+        self._risk = (costs.round_s()[k] + reading_s, self._yardstick_s(costs))
+        return self._ledger.affords(*self._risk)
 
     def _yardstick_s(self, costs: Costs) -> float:
         own = self._experience.plain_s(self._rows)
@@ -112,7 +135,8 @@ class AutoLength:
         hope = speeds(costs, _HOPE, [1.0] * LONGEST)
         k = max(lengths, key=hope.__getitem__)
         round_s = costs.round_s()[k] + costs.reading_s(self._missed)
-        due = self._tries_left > 0 or experience.since_draft >= self._gap(costs, rates, k)
+        self._next_try = self._gap(costs, rates, k)
+        due = self._tries_left > 0 or experience.since_draft >= self._next_try
         if not due or not self._ledger.affords(round_s, self._yardstick_s(costs), probe=True):
             self._tries_left = 0
             return 0
@@ -142,31 +166,36 @@ class AutoLength:
             else:
                 self._learn(step)
             live = [row for row in step.rows if row.finish_reason is None]
-            self._rows = len(live) or 1
+            if len(live) != self._rows:
+                self._rows, self._stands = len(live) or 1, 0
             rooms = [row.room for row in live if row.room is not None]
             self._room = max(rooms) if rooms else None
 
     def _learn(self, step: Step) -> None:
         experience = self._experience
         costs = experience.costs(len(step.rows))
-        width = max(len(row.drafted) for row in step.rows)
-        draft_s = None if step.draft_lap is None else step.draft_s
-        spent_s = step.wall_s
-        if draft_s is not None and not self._proposed and not self._trying:
-            spent_s -= costs.reading_part(width, draft_s, self._missed)
         emitted = {row.row: len(row.emitted) for row in step.rows}
-        self._ledger.record(emitted, spent_s, None if draft_s is None else experience.plain_s(len(step.rows)))
-        costs.observe(width, draft_s, max(step.wall_s - (draft_s or 0.0), 0.0), self._missed)
-        if draft_s is None:
+        asked = [step.k if row.room is None else min(step.k, row.room + len(row.emitted) - 1) for row in step.rows]
+        draft_s = step.draft_s  # costs no wait: the verdict was read after both models' work was done
+        rest_s = max(step.wall_s - draft_s, 0.0)
+        if not any(asked):
+            self._ledger.record(emitted, step.wall_s, rest_s)
+            costs.observe(0, None, rest_s, self._missed)
             experience.since_draft += 1
             self._drafted_rounds = 0
             self._missed += max(emitted.values())
             return
-        experience.since_draft = 0
-        self._missed, self._proposed = 0, True
-        self._drafted_rounds += 1
-        if self._drafted_rounds == _SETTLED:
-            experience.gap = FIRST_GAP
-        asked = [step.k if row.room is None else min(step.k, row.room + len(row.emitted) - 1) for row in step.rows]
+        width = max(len(row.drafted) for row in step.rows)
+        spent_s = step.wall_s
+        if not self._proposed and not self._trying:
+            spent_s -= costs.reading_part(width, draft_s, self._missed)
+        yardstick_s = experience.plain_s(len(step.rows))
+        self._ledger.record(emitted, spent_s, rest_s if yardstick_s is None else yardstick_s)
+        costs.observe(width, draft_s, rest_s, self._missed)
         experience.acceptance.observe(zip(step.rows, asked, strict=True))
         experience.supply.observe(max(asked), width)
+        experience.since_draft, self._missed, self._proposed = 0, 0, True
+        self._drafted_rounds += 1
+        self._since_look += 1
+        if self._drafted_rounds == _SETTLED:
+            experience.gap = FIRST_GAP

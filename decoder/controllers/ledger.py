@@ -22,12 +22,12 @@ class Ledger:
         self._advanced: dict[int, int] = {}  # tokens emitted per row since the prefill
         self._slowest = 0
 
-    def record(self, emitted: Mapping[int, int], spent_s: float, plain_s: float | None) -> None:
-        """One round: tokens per live row, its seconds, and v(1) for these rows; None: the round was itself plain."""
+    def record(self, emitted: Mapping[int, int], spent_s: float, plain_s: float) -> None:
+        """One round: tokens per live row, its seconds, and v(1) for these rows: its own if it drafted nothing."""
         for row, count in emitted.items():
             self._advanced[row] = self._advanced.get(row, 0) + count
         slowest = max(self._slowest, min(self._advanced[row] for row in emitted))
-        self.credit_s += (slowest - self._slowest) * (spent_s if plain_s is None else plain_s)
+        self.credit_s += (slowest - self._slowest) * plain_s
         self._slowest = slowest
         self.spent_s += spent_s
 

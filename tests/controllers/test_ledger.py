@@ -31,7 +31,7 @@ def random_history(rng: random.Random, gate: bool) -> tuple[Ledger, float, float
         emitted = {b: min(rng.randint(1, 4) if drafts else 1, lengths[b] - done[b]) for b in live}
         for b, count in emitted.items():
             done[b] += count
-        ledger.record(emitted, cost_s if drafts else plain_s, plain_s if drafts else None)
+        ledger.record(emitted, cost_s if drafts else plain_s, plain_s)
         if drafts:
             worst = max(worst, cost_s - (1.0 + EPSILON) * plain_s)
     return ledger, plain_time(lengths, round_s), max(worst, 0.0)
@@ -61,7 +61,7 @@ def test_without_surprises_one_row_stays_within_epsilon_and_allowance() -> None:
     ledger = Ledger()
     for _ in range(500):
         drafts = ledger.affords(3.0, 1.0)
-        ledger.record({0: 1}, 3.0 if drafts else 1.0, 1.0 if drafts else None)
+        ledger.record({0: 1}, 3.0 if drafts else 1.0, 1.0)
     assert ledger.credit_s == pytest.approx(500.0)
     assert ledger.spent_s <= (1 + EPSILON) * 500 + ALLOWANCE_ROUNDS + 1e-9
     assert ledger.spent_s > 500 + 8  # and what it allows is used
@@ -70,7 +70,7 @@ def test_without_surprises_one_row_stays_within_epsilon_and_allowance() -> None:
 def test_a_plain_round_is_its_own_credit() -> None:
     ledger = Ledger()
     for seconds in (1.0, 7.0, 0.2):
-        ledger.record({0: 1, 1: 1}, seconds, None)
+        ledger.record({0: 1, 1: 1}, seconds, seconds)
     assert ledger.spent_s == ledger.credit_s == pytest.approx(8.2)
 
 
