@@ -1,0 +1,199 @@
+"""`stream()`: the pieces are the text, never half a character, never past a stop string; dropping it is safe."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from decoder import SpeculativeDecoder
+from decoder.drafters import NgramDrafter
+from decoder.models.toy import noisy_copy, toy_model
+
+
+@pytest.fixture
+def talker(target, draft, tokenizer) -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_models(target, draft, tokenizer=tokenizer, temperature=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("k", [0, 1, 5])
+def test_pieces_join_to_the_result_and_to_generate(talker, k: int, temperature: float) -> None:
+    options = {"k": k, "max_new_tokens": 40, "temperature": temperature, "top_p": 1.0, "eos_token_id": None, "seed": 3}
+    stream = talker.stream("the cat 你", **options)
+    pieces = list(stream)
+    whole = talker.generate("the cat 你", **options)
+    assert "".join(pieces) == stream.result.text == whole.text
+    assert stream.result.token_ids == whole.token_ids
+    assert all(pieces), "no empty pieces"
+    assert len(pieces) > 3
+
+
+class Parrot(torch.nn.Module):
+    """A head that makes a model say a given text, whatever its layers think."""
+
+    def __init__(self, size: int, script: list[int], model) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size, 1))
+        self.script = torch.tensor(script)
+        self.positions = torch.zeros(1, 1)
+        model.model.layers[0].register_forward_pre_hook(self.note, with_kwargs=True)
+
+    def note(self, module, args, kwargs) -> None:
+        self.positions = kwargs["position_ids"]
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        at = self.positions[:, -hidden.shape[1] :].clamp(max=len(self.script) - 1)
+        return torch.nn.functional.one_hot(self.script[at], self.weight.shape[0]).float() * 20
+
+
+def parrot(tokenizer, text: str):
+    """A model that continues a one-token prompt with `text` and EOS."""
+    model = toy_model("llama", vocab_size=len(tokenizer))
+    script = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+    model.lm_head = Parrot(len(tokenizer), script, model)
+    return model
+
+
+WRITINGS = [
+    "👩‍👩‍👧‍👦 ok 🐈‍⬛!",
+    "你好，世界。再见",
+    "e\u0301 n\u0303 \u0928\u092e\u0938\u094d\u0924\u0947",
+    "plain text",
+    "\ufffd odd \ufffd",
+]
+
+
+@pytest.mark.parametrize("k", [0, 2, 7])
+@pytest.mark.parametrize("text", WRITINGS)
+def test_no_piece_ever_holds_half_a_character(tokenizer, text: str, k: int) -> None:
+    spec = SpeculativeDecoder.from_models(parrot(tokenizer, text), tokenizer=tokenizer, temperature=0)
+    spec = SpeculativeDecoder.from_models(
+        spec.target, parrot(tokenizer, text[:5] + "?"), tokenizer=tokenizer, temperature=0
+    )
+    stream = spec.stream(torch.tensor([5]), k=k)
+    pieces = list(stream)
+    assert "".join(pieces) == text == stream.result.text
+    assert stream.result.finish_reason == "eos"
+    for piece in pieces:
+        assert piece.encode("utf-8")  # no lone surrogates
+        assert "\ufffd" in text or "\ufffd" not in piece
+
+
+@pytest.mark.parametrize("k", [0, 3, 6])
+def test_a_stop_string_is_never_streamed_past_nor_its_beginning_shown_and_taken_back(tokenizer, k: int) -> None:
+    spec = SpeculativeDecoder.from_models(
+        parrot(tokenizer, "one END of it END. two"), tokenizer=tokenizer, temperature=0
+    )
+    for string, wanted in (("END.", "one END of it END."), ("END", "one END"), ("nowhere", "one END of it END. two")):
+        stream = spec.stream(torch.tensor([5]), k=k, stop_strings=[string])
+        shown = ""
+        for piece in stream:
+            shown += piece
+            assert wanted.startswith(shown)
+        assert shown == wanted == stream.result.text
+        assert stream.result.finish_reason == ("eos" if string == "nowhere" else "stop")
+
+
+def test_special_tokens_are_not_part_of_the_text(tokenizer) -> None:
+    spec = SpeculativeDecoder.from_models(parrot(tokenizer, "a<s>b"), tokenizer=tokenizer, temperature=0)
+    stream = spec.stream(torch.tensor([5]))
+    assert "".join(stream) == stream.result.text == "ab"
+
+
+def test_the_result_is_there_at_the_end_and_only_then(talker) -> None:
+    stream = talker.stream("the cat", max_new_tokens=12)
+    assert stream.result is None
+    assert isinstance(next(stream), str)
+    assert stream.result is None
+    for _ in stream:
+        pass
+    assert stream.result is not None
+    with pytest.raises(StopIteration):
+        next(stream)
+
+    def outer():
+        return (yield from talker.stream("the cat", max_new_tokens=12))
+
+    generator = outer()
+    try:
+        while True:
+            next(generator)
+    except StopIteration as end:
+        assert end.value.token_ids == stream.result.token_ids
+
+
+def test_nothing_runs_before_the_first_piece_is_asked_for(talker, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(talker.target, "forward", lambda *args, **kwargs: calls.append(1))
+    talker.stream("the cat", max_new_tokens=5)
+    assert not calls
+
+
+def test_waiting_before_or_between_pieces_is_not_counted_as_work(talker) -> None:
+    stream = talker.stream("the cat", k=3, max_new_tokens=8, eos_token_id=None)
+    time.sleep(0.3)
+    for n, _ in enumerate(stream):
+        if n == 0:
+            time.sleep(0.3)
+    result = stream.result
+    busy = result.prefill_s + result.draft_s + result.target_s
+    assert result.wall_s < busy + 0.25
+
+
+@pytest.mark.parametrize("how", ["dropped", "closed", "kept"])
+def test_an_abandoned_stream_leaves_the_decoder_usable(talker, how: str) -> None:
+    before = talker.generate("a little river", k=3, max_new_tokens=12)
+    stream = talker.stream("the cat", k=3, max_new_tokens=40)
+    next(stream)
+    if how == "dropped":
+        del stream
+    elif how == "closed":
+        stream.close()
+    assert talker.generate("a little river", k=3, max_new_tokens=12).token_ids == before.token_ids
+    if how == "kept":  # and the half-read stream goes on where it was
+        rest = "".join(stream)
+        assert stream.result.text.endswith(rest)
+        assert stream.result.token_ids == talker.generate("the cat", k=3, max_new_tokens=40).token_ids
+
+
+def test_a_cache_in_use_by_a_stream_is_refused_and_free_after_it(talker) -> None:
+    first = talker.generate("the cat", k=3, max_new_tokens=8, return_cache=True)
+    stream = talker.stream("the cat", k=3, max_new_tokens=20, cache=first.cache)
+    next(stream)
+    with pytest.raises(ValueError, match="cache= is in use by another call"):
+        talker.generate("the cat", cache=first.cache)
+    stream.close()
+    again = talker.generate("the cat", k=3, max_new_tokens=8, cache=first.cache)
+    assert again.token_ids == first.token_ids
+
+
+def test_streams_may_be_read_in_turns(talker) -> None:
+    prompts = ["the cat", "a little river", "once upon"]
+    wanted = [talker.generate(prompt, k=3, max_new_tokens=24).text for prompt in prompts]
+    streams = [talker.stream(prompt, k=3, max_new_tokens=24) for prompt in prompts]
+    texts = ["", "", ""]
+    live = [0, 1, 2]
+    while live:
+        for n in list(live):
+            piece = next(streams[n], None)
+            if piece is None:
+                live.remove(n)
+            else:
+                texts[n] += piece
+    assert texts == wanted
+
+
+def test_a_stream_takes_any_drafter_and_processors(talker) -> None:
+    options = {"k": 4, "max_new_tokens": 16, "repetition_penalty": 1.4, "drafter": NgramDrafter(1, 2)}
+    stream = talker.stream("the cat the cat", **options)
+    assert "".join(stream) == talker.generate("the cat the cat", **options).text
+
+
+def test_noise_in_the_draft_does_not_reach_the_text(target, tokenizer) -> None:
+    texts = set()
+    for noise in (0.0, 0.05, 0.3):
+        spec = SpeculativeDecoder.from_models(target, noisy_copy(target, noise), tokenizer=tokenizer, temperature=0)
+        texts.add("".join(spec.stream("the cat", k=4, max_new_tokens=20)))
+    assert len(texts) == 1
