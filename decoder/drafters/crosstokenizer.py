@@ -56,8 +56,7 @@ class CrossTokenizerDrafter(Drafter):
         self._pair()
 
     def _pair(self) -> None:
-        """shared: [2, N] target and draft ids that mean the same; to_draft: [V] the draft id of each shared target
-        id."""
+        """Which ids mean the same: [2, N] target and draft ids, and [V] the draft id of each target id (0: none)."""
         target, draft = self.target_vocabulary, self.draft_vocabulary
         pairs = {index: draft.ids[piece] for piece, index in target.ids.items() if piece in draft.ids}
         pairs |= {index: draft.specials[text] for text, index in target.specials.items() if text in draft.specials}
@@ -172,8 +171,7 @@ class CrossTokenizerDrafter(Drafter):
         return Draft(torch.cat(tokens, dim=1), list(counts), torch.cat(laws, dim=1) if laws else None, finite)
 
     def _law(self, logits: Tensor, contexts: Sequence[Sequence[int]], tokens: Sequence[Tensor]) -> Tensor:
-        """The draft's logits [B, 1, draft V] as a law over the target's tokens [B, 1, V], zero on all that is not
-        shared."""
+        """The draft's logits [B, 1, draft V] as a law over the target's tokens [B, 1, V]: zero where not shared."""
         shared = logits[..., self._shared[1]]
         shared = shared.masked_fill(shared.amax(-1, keepdim=True) == -torch.inf, 0.0)  # the draft says none of them
         ours = logits.new_full((*logits.shape[:2], self.vocab_size), -torch.inf)

@@ -9,11 +9,13 @@ at work) is replaced by a longest-match one, so what comes out always says what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import decoders
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space so
+_REMEMBERED = 4096  # texts whose encoding is kept
 _LOOK_BACK = 12  # tokens: further back than this, a boundary no longer moves
 
 
@@ -49,6 +51,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._encoded = lru_cache(_REMEMBERED)(self._encode_plain)  # a round encodes the same words again and again
         self.specials = _specials(tokenizer)
         self.bos, self.eos = tokenizer.bos_token_id, tokenizer.eos_token_id
         self.pieces = _pieces(tokenizer, set(self.specials.values()))
@@ -59,6 +62,7 @@ class Vocabulary:
                 self.ids[piece] = index
         self._longest = max(map(len, self.ids), default=0)
         begun = list(tokenizer("")["input_ids"])[:1]
+        self.pads = self.spell(self._plain("a")) == b" a"  # SentencePiece: the first space of a text is not the text's
         self.start = begun if begun and begun[0] == self.bos else []
 
     def __deepcopy__(self, memo: Any) -> Vocabulary:
@@ -99,7 +103,10 @@ class Vocabulary:
         return self._longest_match(data)
 
     def _plain(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self._encoded(text))
+
+    def _encode_plain(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _longest_match(self, data: bytes) -> list[int]:
         tokens = []
@@ -141,9 +148,13 @@ class Reader:
         self.held: list[int] = []
         self._run = len(self.ids)  # where the text since the last special token begins in `ids`
         self._seen = 0  # target ids read
+        self._empty = False
+        self._waiting = b""  # the beginning of a character that the draft can spell only as a whole
 
     def extend(self, context: Sequence[int]) -> None:
         """Read the committed target ids that are new."""
+        if self._seen and self._empty:
+            self.ids = []
         fresh: list[bytes] = []
         for index in range(self._seen, len(context)):
             piece = self._target.piece(context[index])
@@ -156,9 +167,9 @@ class Reader:
                 self._mark(context[index])
         self._write(b"".join(fresh))
         self._seen = len(context)
-        if not self.ids:  # nothing to read yet: any token is as good a past
+        self._empty = not self.ids
+        if self._empty:  # nothing to read yet: until there is, any token is as good a past
             self.ids = [self._draft.eos or 0]
-            self._run = 1
 
     def _mark(self, token: int) -> None:
         """A special of the target: the draft's own of the same text or role, else its text."""
@@ -168,14 +179,20 @@ class Reader:
             self._write(text.encode())
         elif same != self._draft.bos or same == self._draft.eos:  # never a second BOS
             self.ids.append(same)
-        self._run = len(self.ids)
+        self._run, self._waiting = len(self.ids), b""
 
     def _write(self, data: bytes) -> None:
+        if self._target.pads and self.ids == self._draft.start:
+            data = data.removeprefix(b" ")
         if not data:
             return
         cut = self._draft.word_start(self.ids, self._run)
-        text = self._draft.spell(self.ids[cut:]) + data
-        self.ids[cut:] = self._draft.encode(text, first=cut == self._run == len(self._draft.start))
+        text = self._draft.spell(self.ids[cut:]) + self._waiting + data
+        whole = whole_characters(text)
+        begun = self._draft.encode(text[whole:])
+        self._waiting = b"" if self._draft.spell(begun) == text[whole:] else text[whole:]
+        first = cut == self._run == len(self._draft.start)
+        self.ids[cut:] = self._draft.encode(text[:whole], first=first) + ([] if self._waiting else begun)
 
     def agreed(self) -> int:
         """Leading ids that the cache holds already; at least one is fed anew."""
