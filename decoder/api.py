@@ -14,7 +14,7 @@ from decoder.controllers import Experiences, Length, check_length
 from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.hf_generate import request_from_library
-from decoder.keywords import CallOptions, check_choices, check_integer, check_sampling, reject_unknown
+from decoder.keywords import CallOptions, check_choices, check_invariant, check_sampling, reject_unknown
 from decoder.measure.measurable import Measurable
 from decoder.models import loading
 from decoder.models.hf import CausalModel
@@ -203,13 +203,13 @@ class SpeculativeDecoder(Measurable):
         check_length(k)
         return self._call(prompt, options, k, "generate")
 
-    def generate_baseline(self, prompt: Any, *, k: int = 0, **options: Unpack[CallOptions]) -> Any:
+    def generate_baseline(self, prompt: Any, *, k: Length = 0, **options: Unpack[CallOptions]) -> Any:
         """Plain decoding of the target through the same loop: the yardstick.
 
         Same arguments as `generate`, so that a call can be repeated as it is; `k` and `drafter` are checked, and
         nothing is drafted.
         """
-        check_integer("k", k, 0, "the baseline drafts nothing; leave it out.")
+        check_length(k)
         check_choices(options.pop("drafter", None), "auto", None)
         return self._call(prompt, options, 0, "generate_baseline")
 
@@ -261,6 +261,8 @@ class SpeculativeDecoder(Measurable):
         verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
         check_sampling(sampling, verifier)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
+        if options.get("invariant"):
+            check_invariant(k, self.target.config._attn_implementation)
         controller = self._experiences.controller(k, options.get("drafter") or self.drafter)
         return Setting(
             target=target or self._target,
@@ -273,11 +275,12 @@ class SpeculativeDecoder(Measurable):
         )
 
     def _generations(self, rows: Sequence[Sequence[int]], request: Request, setting: Setting) -> Iterator[Generation]:
-        """The batches of a call. Models outside the tested families run one row at a time; rows of different lengths
-        run apart where a processor counts positions."""
+        """The batches of a call. Models outside the tested families, and calls whose forwards must keep one shape, run
+        one row at a time; rows of different lengths run apart where a processor counts positions."""
         size = request.options.get("batch_size", 16)
         drafter_model = getattr(setting.drafter, "model", None)
-        if not setting.target.can_batch or not getattr(drafter_model, "can_batch", True):
+        together = setting.target.can_batch and getattr(drafter_model, "can_batch", True)
+        if not together or request.options.get("invariant"):
             size = 1
         numbers: list[int] = []
         for number, row in enumerate(rows):

@@ -16,6 +16,7 @@ import torch
 
 from decoder.clock import clock_for
 from decoder.drafters import ModelDrafter
+from decoder.keywords import INVARIANT_K
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
@@ -143,7 +144,8 @@ class Generation:
             drafter = drafter.with_cache(turn.draft)
         warp = Warper(request.params, request.processors)
         limit = max(row.limits.max_length for row in self.rows)
-        target = setting.target.open(len(self.rows), limit, turn.target if turn else None)
+        fixed: dict[str, int] = {"fixed_width": INVARIANT_K + 1} if request.options.get("invariant") else {}
+        target = setting.target.open(len(self.rows), limit, turn.target if turn else None, **fixed)
         return Parts(
             target=target,
             drafter=drafter.attach(target),

@@ -40,6 +40,7 @@ class CallOptions(TypedDict, total=False):
     num_return_sequences: int | None
     num_beams: int | None
     use_cache: bool | None
+    invariant: bool | None
     attention_mask: Any
     seed: int | None
     drafter: Any
@@ -82,6 +83,23 @@ def check_sampling(sampling: Any, verifier: Any) -> None:
         raise ValueError(
             f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
             "use verifier='auto', or sampling='rejection'."
+        )
+
+
+INVARIANT_K = 8  # the longest draft that `invariant=True` leaves room for
+
+
+def check_invariant(k: Any, attention: str) -> None:
+    """Whether every forward can have one shape.
+
+    Raises:
+        ValueError: a draft length that does not fit, or attention that takes no explicit mask.
+    """
+    if k == "auto" or k > INVARIANT_K:
+        raise ValueError(f"invariant=True serves draft lengths up to {INVARIANT_K}, not k={k!r}; give a smaller k.")
+    if attention not in ("eager", "sdpa"):
+        raise ValueError(
+            f"invariant=True needs attn_implementation 'eager' or 'sdpa', not {attention!r}; reload the model."
         )
 
 
@@ -154,7 +172,7 @@ _LEAST = {"max_new_tokens": 1, "max_length": 1, "min_new_tokens": 0, "no_repeat_
     "num_beams": 1,
     "pad_token_id": 0,
 }
-_SWITCHES = ("do_sample", "use_cache", "progress", "return_cache", "return_dict_in_generate")
+_SWITCHES = ("do_sample", "use_cache", "progress", "return_cache", "return_dict_in_generate", "invariant")
 
 
 def check_values(settings: Mapping[str, Any]) -> None:

@@ -340,7 +340,7 @@ NAMES = (
     "k temperature top_p top_k min_p max_new_tokens max_length min_new_tokens repetition_penalty no_repeat_ngram_size "
     "bad_words_ids suppress_tokens eos_token_id pad_token_id stop_strings do_sample num_beams num_return_sequences "
     "use_cache batch_size seed drafter verifier sampling logits_processor stopping_criteria generation_config streamer "
-    "cache return_cache progress attention_mask return_dict_in_generate unheard_of"
+    "cache return_cache progress attention_mask return_dict_in_generate invariant unheard_of"
 ).split()
 
 

@@ -32,10 +32,16 @@ class _Write:
     count: int = 0
     limit: int = 0  # no row will ever need a slot at or beyond this
     index: Tensor | None = None  # [B, m] slots of a ragged write
+    pinned: int = 0  # when set, every forward reads this many slots, so that all have one shape
 
     @property
     def end(self) -> int:
         return max(self.starts, default=0) + self.count
+
+    @property
+    def seen(self) -> int:
+        """Slots that a forward reads; the mask hides those beyond each position."""
+        return max(self.end, self.pinned)
 
     @property
     def uniform(self) -> bool:
@@ -53,7 +59,7 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
         self._write = write
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        capacity = max(self._write.end, min(self._write.end + _ROOM, self._write.limit))
+        capacity = max(self._write.seen, min(self._write.end + _ROOM, self._write.limit))
         self.keys = key_states.new_zeros((*key_states.shape[:2], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((*value_states.shape[:2], capacity, value_states.shape[3]))
         self.is_initialized = True
@@ -61,7 +67,7 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
     def _grow(self) -> None:
         assert self.keys is not None and self.values is not None
         held = self.keys.shape[2]
-        capacity = max(self._write.end, min(2 * held, self._write.limit))
+        capacity = max(self._write.seen, min(2 * held, self._write.limit))
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros((*old.shape[:2], capacity, old.shape[3]))
@@ -73,7 +79,7 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
         write = self._write
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif write.end > self.keys.shape[2]:
+        elif write.seen > self.keys.shape[2]:
             self._grow()
         end = write.end
         if write.index is None:
@@ -83,10 +89,10 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
             slots = write.index.to(key_states.device)[:, None, :, None]  # [B, 1, m, 1]
             self.keys.scatter_(2, slots.expand_as(key_states), key_states)
             self.values.scatter_(2, slots.expand_as(value_states), value_states)
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.keys[:, :, : write.seen], self.values[:, :, : write.seen]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._write.end, 0
+        return self._write.seen, 0
 
     def get_seq_length(self) -> int:
         return self._write.end - self._write.count
@@ -143,6 +149,14 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         self._write.starts = [self._write.starts[row] for row in rows]
         self._write.index = None
 
+    def pin(self, slots: int) -> None:
+        """From now on every forward reads this many slots, whatever it writes; 0 ends that."""
+        self._write.pinned = slots
+
+    @property
+    def pinned(self) -> int:
+        return self._write.pinned
+
     def extend_limit(self, limit: int) -> None:
         """A continued conversation may grow further than the first turn."""
         self._write.limit = max(self._write.limit, limit)
@@ -188,10 +202,12 @@ class LentCache(PositionCache):
         return 0
 
 
-def attention_mask(starts: Sequence[int], count: int, window: int | None, device: torch.device) -> Tensor:
+def attention_mask(
+    starts: Sequence[int], count: int, window: int | None, device: torch.device, slots_seen: int = 0
+) -> Tensor:
     """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
     positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
-    slots = torch.arange(max(starts) + count, device=device)
+    slots = torch.arange(max(max(starts) + count, slots_seen), device=device)
     seen = slots <= positions[..., None]
     if window is not None:
         seen &= slots > positions[..., None] - window

@@ -87,23 +87,27 @@ class CausalModel:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
         return self.fit_vocabulary(logits)
 
-    def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
-        """A run over `rows` rows, none longer than `limit` tokens; `cache` continues an earlier one."""
+    def open(self, rows: int, limit: int, cache: PositionCache | None = None, fixed_width: int = 0) -> CausalSession:
+        """A run over `rows` rows, none longer than `limit` tokens; `cache` continues an earlier one.
+
+        fixed_width: when set, every forward after the first has this many tokens and reads `limit + fixed_width` slots.
+        """
         if cache is None:
             cache = PositionCache(self.layers, rows, limit)
         else:
             cache.extend_limit(limit)
-        return CausalSession(self, cache)
+            cache.pin(0)
+        return CausalSession(self, cache, fixed_width, limit + fixed_width)
 
-    def masks(self, starts: Sequence[int], count: int) -> Tensor | dict[str, Tensor] | None:
+    def masks(self, starts: Sequence[int], count: int, slots_seen: int = 0) -> Tensor | dict[str, Tensor] | None:
         """Explicit masks for rows at different positions; None lets the library make the plain causal one."""
-        if len(set(starts)) == 1:
+        if len(set(starts)) == 1 and not slots_seen:
             return None
         kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
         masks = {}
         for kind in kinds:
             window = self._window if kind == "sliding_attention" else None
-            seen = attention_mask(starts, count, window, self.device)
+            seen = attention_mask(starts, count, window, self.device, slots_seen)
             if self.model.config._attn_implementation == "eager":  # eager adds its mask to the scores
                 dtype = self.model.dtype
                 seen = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(
@@ -121,7 +125,7 @@ class CausalModel:
             if self.context_length is not None:  # only padding can lie beyond the context
                 positions = positions.clamp_(max=self.context_length - 1)
             arguments["position_ids"] = positions
-        mask = self.masks(starts, count)
+        mask = self.masks(starts, count, cache.pinned)
         if mask is not None:
             arguments["attention_mask"] = mask
         if self._keeps_logits:
@@ -145,8 +149,9 @@ class CausalModel:
 class CausalSession:
     """One run of one model: implements `ModelSession` over a `PositionCache`."""
 
-    def __init__(self, model: CausalModel, cache: PositionCache) -> None:
+    def __init__(self, model: CausalModel, cache: PositionCache, fixed_width: int = 0, slots: int = 0) -> None:
         self._model = model
+        self._fixed_width, self._slots = fixed_width, slots
         self.cache = cache
         self.vocab_size = model.vocab_size
         self.forwards = 0
@@ -164,6 +169,8 @@ class CausalSession:
         tokens = tokens.to(model.device)
         if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: still a valid law
             tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
+        if self._fixed_width and self.forwards:
+            return self._feed_fixed(tokens, starts, at)
         self.cache.place(starts, tokens.shape[1])
         self.forwards += 1
         if at is None:
@@ -174,6 +181,22 @@ class CausalSession:
         logits = model.call(tokens, starts, self.cache, torch.tensor(wanted, device=model.device))  # [B, U, V]
         column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
         return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
+
+    def _feed_fixed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None) -> Tensor:
+        """The same forward, padded to one fixed shape: the kernels then reduce in the same order for every k.
+
+        Padding sits at later positions, so no real token sees it, and what it writes is overwritten before it is read.
+        """
+        width = tokens.shape[1]
+        assert width <= self._fixed_width, f"{width} tokens do not fit into a fixed width of {self._fixed_width}"
+        self.cache.pin(self._slots)
+        self.cache.place(starts, self._fixed_width)
+        self.forwards += 1
+        padded = torch.nn.functional.pad(tokens, (0, self._fixed_width - width))
+        logits = self._model.fit_vocabulary(self._model.call(padded, starts, self.cache, 0))[:, :width]
+        if at is None:
+            return logits
+        return logits[torch.arange(len(at), device=logits.device), torch.tensor(at, device=logits.device)].unsqueeze(1)
 
     def commit(self, lengths: Sequence[int]) -> None:
         self.cache.commit(lengths)
