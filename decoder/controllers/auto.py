@@ -153,7 +153,9 @@ class AutoLength:
         """Plain rounds before the next try: doubling, but few where a try is expected to lose next to nothing."""
         loss = (1.0 - rates[k] / rates[0]) * costs.round_s()[k] / costs.plain_s  # in plain rounds
         doubling = self._experience.gap
-        return min(doubling, math.ceil(_TRY_ROUNDS * loss / _CHEAP_SHARE)) if loss < _CHEAP else doubling
+        if loss >= _CHEAP:
+            return doubling
+        return min(doubling, max(1, math.ceil(_TRY_ROUNDS * loss / _CHEAP_SHARE)))
 
     # ---- learning ----
 

@@ -66,7 +66,7 @@ class Experience:
         """v(1) for this many rows, or a lower bound from other batch sizes: a round costs no less for more rows, and no
         more per row."""
         own = self._costs.get(rows)
-        if own is not None and own.rest.count(1):
+        if own is not None and own.plain_known:
             return own.plain_s
-        others = [(n, costs.plain_s) for n, costs in self._costs.items() if costs.rest.count(1)]
-        return max((seconds * min(1.0, rows / n) for n, seconds in others), default=None)
+        known = [(n, costs.plain_s) for n, costs in self._costs.items() if costs.plain_known]
+        return max((seconds * min(1.0, rows / n) for n, seconds in known), default=None)

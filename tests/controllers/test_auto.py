@@ -75,17 +75,29 @@ def test_it_returns_to_drafting_after_a_spell_of_load() -> None:
     assert mean(k > 0 for k in lengths[-100:]) > 0.9
 
 
-def test_small_gains_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbouring lengths are within 3 % of each other here: the length in force stays."""
-
-    def changes() -> float:
-        lengths = play(AutoLength(Experience()), Machine(flat, 0.2, noise=0.03), 0.7, 2000, seed=4).lengths
-        settled = [k for k in lengths[len(lengths) // 2 :] if k]
-        return mean(a != b for a, b in pairwise(settled))
-
-    steady = changes()
-    monkeypatch.setattr("decoder.controllers.auto.GAIN", 1.0)
-    assert steady < 0.04 and changes() > 1.5 * steady
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({2: 1.50, 3: 1.40}, 2),
+        ({2: 1.50, 3: 1.54}, 2),  # less than 3 % better than the length in force
+        ({2: 1.50, 3: 1.56}, 3),
+        ({2: 1.02, 3: 1.02}, 0),  # less than 3 % better than plain decoding
+        ({2: 1.04, 3: 1.00}, 2),
+    ],
+)
+def test_three_per_cent_decide(rates: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [1.0, 0.5, 1.5] + [0.5] * 14
+    monkeypatch.setattr("decoder.controllers.auto.speeds", lambda *_: table)
+    controller = AutoLength(Experience())
+    plain = RowStep(0, (), 0, (1,), None, (), 20, 500)
+    drafted = RowStep(0, (1,) * 4, 3, (1,) * 4, None, (0.8,) * 4, 20, 500)
+    for index in range(5):  # the prefill, two plain rounds, and two that draft
+        row, lap = (plain, None) if index < 3 else (drafted, Seconds(0.1))
+        controller.observe(Step(index, (row,), 1.1, Seconds(1.0), lap, len(row.drafted)))
+    assert controller.next_length() == 2
+    for k, rate in rates.items():
+        table[k] = rate
+    assert controller.next_length() == expected
 
 
 # ---- tries while nothing is drafted ----
