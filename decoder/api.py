@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,27 +10,26 @@ from tqdm.auto import tqdm
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
-from decoder.controllers import Experiences, Length, check_length
-from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
-from decoder.generation import Generation, Setting
+from decoder.controllers import Length, check_length
+from decoder.engine import Engine
+from decoder.generation import Generation
 from decoder.hf_generate import request_from_library
-from decoder.keywords import CallOptions, check_choices, check_invariant, check_sampling, reject_unknown
+from decoder.keywords import CallOptions, check_choices, check_sampling
 from decoder.measure.measurable import Measurable
 from decoder.models import loading
 from decoder.models.hf import CausalModel
 from decoder.processors import check_one_row
-from decoder.prompts import check_ids, encode
-from decoder.randomness import Sampling, fresh_seed
-from decoder.request import Request, settle
+from decoder.prompts import check_ids
+from decoder.randomness import Sampling
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
-from decoder.text import check_same_tokenizer, valid_ids
+from decoder.text import check_same_tokenizer
 from decoder.types import Drafter, SamplingParams, Verifier
 
 Results = GenerationResult | list[GenerationResult]
 
 
-class SpeculativeDecoder(Measurable):
+class SpeculativeDecoder(Engine, Measurable):
     """Wraps a target and a drafter; returns the target's own distribution, sooner.
 
     target_model_name, draft_model_name: a hub name, a folder, a loaded model, or "tiny" for the bundled pair (the
@@ -50,8 +49,6 @@ class SpeculativeDecoder(Measurable):
 
     Sources: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (2302.01318), Sun et al. 2024 (2403.10444).
     """
-
-    draft_tokenizer: Any = None  # set where it is not the target's
 
     def __init__(
         self,
@@ -150,44 +147,6 @@ class SpeculativeDecoder(Measurable):
         self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
         return self
 
-    def _assemble(
-        self,
-        target: Any,
-        draft: Any,
-        tokenizer: Any,
-        params: SamplingParams,
-        drafter: Any,
-        verifier: Any,
-        seed: Any,
-        sampling: Sampling,
-    ) -> None:
-        self.target, self.draft, self.tokenizer = target, draft, tokenizer
-        self.params, self.verifier, self.seed, self.sampling = params, verifier, seed, sampling
-        size, missing = (None, []) if tokenizer is None else valid_ids(tokenizer)
-        head = int(target.get_output_embeddings().weight.shape[0])
-        size = head if size is None else min(size, head)
-        banned = [token for token in missing if token < size]
-        self._vocabulary = (size, banned)
-        self._target = CausalModel(target, "target", size, banned)
-        self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
-        self._named: dict[str, Drafter] = {}
-        self.drafter = self._drafter(drafter)
-        self._experiences = Experiences()
-
-    def _drafter(self, choice: str | Drafter | None) -> Drafter:
-        if isinstance(choice, Drafter):
-            return choice.bind(self._target, self._draft)
-        name = choice if choice is not None else "model" if self._draft is not None else "ngram"
-        if name not in self._named:  # made once: a quantised draft takes its time
-            self._named[name] = self._make(name)
-        return self._named[name]
-
-    def _make(self, name: str) -> Drafter:
-        if name != "crosstokenizer":
-            return DRAFTERS[name].for_models(self._target, self._draft)
-        recipe = CrossTokenizerDrafter(self.draft, self.tokenizer, self.draft_tokenizer)
-        return recipe.bind(self._target, self._draft)
-
     # ---- generating ----
 
     def generate(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> Any:
@@ -229,67 +188,6 @@ class SpeculativeDecoder(Measurable):
                 )
         generation = Generation(self._setting(options, k), request, rows, [0])
         return TextStream(generation, self.tokenizer, request.stop_strings)
-
-    def _encode(self, prompt: Any, options: CallOptions, where: str) -> tuple[list[list[int]], bool]:
-        reject_unknown(options, where)
-        rows, many = encode(prompt, self.tokenizer, options.get("attention_mask"))
-        check_ids(rows, self._target.embedding_size)
-        return rows, many
-
-    def _settle(self, rows: Sequence[Sequence[int]], options: CallOptions, where: str) -> Request:
-        """Validate a call, for its rows too, before anything runs."""
-        request = settle(options, self.params, self._own_eos(), len(rows[0]), where, self._target.device)
-        for word in request.options.get("bad_words_ids") or ():
-            if max(word) >= self._target.vocab_size:
-                raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {self._target.vocab_size}).")
-        if request.stop_strings and self.tokenizer is None:
-            raise ValueError(f"stop_strings={list(request.stop_strings)!r} needs a tokenizer; pass one.")
-        for row in rows:
-            request.limits_for(len(row), self._target.context_length)
-        return request
-
-    def _own_eos(self) -> list[int]:
-        own = getattr(self.target.generation_config, "eos_token_id", None)
-        if own is None and self.tokenizer is not None:
-            own = self.tokenizer.eos_token_id
-        return [] if own is None else [own] if isinstance(own, int) else list(own)
-
-    def _setting(self, options: CallOptions, k: Length, target: CausalModel | None = None) -> Setting:
-        seed = options.get("seed")
-        seed = self.seed if seed is None else seed
-        check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
-        verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
-        check_sampling(sampling, verifier)
-        drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
-        if options.get("invariant"):
-            check_invariant(k, self.target.config._attn_implementation)
-        controller = self._experiences.controller(k, options.get("drafter") or self.drafter)
-        return Setting(
-            target=target or self._target,
-            drafter=drafter.deferred() if k == "auto" else drafter if k else NoDrafter(),
-            verifier=verifier,
-            controller=controller,
-            tokenizer=self.tokenizer,
-            seed=fresh_seed() if seed is None else seed,
-            sampling=sampling,
-        )
-
-    def _generations(self, rows: Sequence[Sequence[int]], request: Request, setting: Setting) -> Iterator[Generation]:
-        """The batches of a call. Models outside the tested families, and calls whose forwards must keep one shape, run
-        one row at a time; rows of different lengths run apart where a processor counts positions."""
-        size = request.options.get("batch_size", 16)
-        drafter_model = getattr(setting.drafter, "model", None)
-        together = setting.target.can_batch and getattr(drafter_model, "can_batch", True)
-        if not together or request.options.get("invariant"):
-            size = 1
-        numbers: list[int] = []
-        for number, row in enumerate(rows):
-            numbers.append(number)
-            following = rows[number + 1] if number + 1 < len(rows) else None
-            apart = request.counts_positions and following is not None and len(following) != len(row)
-            if following is None or len(numbers) == size or apart:
-                yield Generation(setting, request.for_row(numbers[0], len(row)), [rows[n] for n in numbers], numbers)
-                numbers = []
 
     def _call(self, prompt: Any, options: CallOptions, k: Length, where: str) -> Any:
         rows, many = self._encode(prompt, options, where)

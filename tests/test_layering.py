@@ -14,7 +14,7 @@ LAYERS = [
     (0, ["types"]),
     (1, ["clock", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
-    (3, ["loop", "drafters", "keywords", "processors", "request", "prompts", "generation", "streaming", "hf_generate", "measure"]),
+    (3, "loop drafters keywords processors request prompts generation engine streaming hf_generate measure".split()),
     (4, ["api"]),
     (5, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
     (6, ["__init__"]),
