@@ -129,6 +129,7 @@ class Run:
         new_tokens = min(128, context // 2)
         made = agreement.held_out_continuations(self.target, self.heldout, 32, context // 16, new_tokens, self.seed)
         texts = Texts(self.train, self.generated(), made)
+        llama.copy_embeddings(self.target, self.draft)
         stage, folder = self.preset.draft_stage, self.out / "draft"
         rows = train_draft(
             self.target, self.draft, texts, stage, folder, context=context, seed=self.seed, **self._numerics

@@ -12,7 +12,7 @@ from .tokens import END_OF_TEXT_ID, PAD_ID
 
 
 def build_llama(shape: Shape, vocab_size: int, context: int, seed: int) -> LlamaForCausalLM:
-    """A randomly initialised float32 Llama with tied embeddings, a function of the arguments alone."""
+    """A randomly initialised float32 Llama, a function of the arguments alone."""
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=shape.width,
@@ -21,13 +21,25 @@ def build_llama(shape: Shape, vocab_size: int, context: int, seed: int) -> Llama
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=context,
-        tie_word_embeddings=True,
+        tie_word_embeddings=shape.tied,
         bos_token_id=END_OF_TEXT_ID,
         eos_token_id=END_OF_TEXT_ID,
         pad_token_id=PAD_ID,
     )
     torch.manual_seed(seed)
     return LlamaForCausalLM(config)
+
+
+@torch.no_grad()
+def copy_embeddings(source: LlamaForCausalLM, model: LlamaForCausalLM) -> bool:
+    """Start `model` with the input and output embeddings of `source` when the widths agree; returns whether they do."""
+    theirs = source.get_input_embeddings().weight, source.get_output_embeddings().weight
+    ours = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if theirs[0].shape != ours[0].shape:
+        return False
+    for mine, other in zip(ours, theirs, strict=True):
+        mine.copy_(other)
+    return True
 
 
 def wants_bfloat16(device: torch.device) -> bool:

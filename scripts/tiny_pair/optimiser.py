@@ -54,13 +54,13 @@ def orthogonal(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
 
 
 class PairedOptimiser:
-    """Muon (Jordan et al. 2024) on the 2-D matrices inside the layers, AdamW on the embedding and the norms.
+    """Muon (Jordan et al. 2024) on the 2-D matrices inside the layers, AdamW on embeddings and norms.
 
     Both follow the same schedule: linear warm-up, then linear decay to zero (arXiv 2502.15938).
     """
 
     def __init__(self, model: torch.nn.Module, stage: Stage) -> None:
-        inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
+        inner = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
         chosen = {id(p) for p in inner}
         outer = [p for p in model.parameters() if id(p) not in chosen]
         self._stage = stage

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of one Llama: `width` is the hidden size, `inner` the size between the feed-forward matrices."""
+    """The shape of one Llama: `width` is the hidden size, `inner` the size between the feed-forward matrices.
+
+    tied: whether one matrix serves as input and as output embedding. A model of one layer gains from two, and a second
+    input embedding costs bytes but no time.
+    """
 
     layers: int
     width: int
     inner: int
     heads: int
+    tied: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,9 @@ PRESETS = {
         vocab_size=4096,
         context=512,
         target=Shape(layers=16, width=192, inner=512, heads=4),
-        draft=Shape(layers=1, width=256, inner=640, heads=4),
+        draft=Shape(layers=1, width=192, inner=304, heads=4, tied=False),
         target_stage=Stage(1200, 8, 0.88, 256, 0.02, 3e-3, 60, 100),
-        draft_stage=Stage(1000, 8, 0.0, 512, 0.02, 3e-3, 50, 100),
+        draft_stage=Stage(1200, 8, 0.0, 512, 0.02, 3e-3, 40, 100),
         generated=512,
         evaluation_windows=24,
     ),
@@ -73,7 +78,7 @@ PRESETS = {
         vocab_size=320,
         context=32,
         target=Shape(layers=2, width=32, inner=64, heads=2),
-        draft=Shape(layers=1, width=32, inner=64, heads=2),
+        draft=Shape(layers=1, width=32, inner=64, heads=2, tied=False),
         target_stage=Stage(12, 4, 0.75, 16, 0.02, 3e-3, 2, 4),
         draft_stage=Stage(8, 4, 0.0, 32, 0.02, 3e-3, 2, 4),
         generated=8,

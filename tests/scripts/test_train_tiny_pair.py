@@ -17,8 +17,8 @@ import torch
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from tiny_pair import corpus, tokens
-from tiny_pair.optimiser import StackedMuon
+from tiny_pair import corpus, tokens  # noqa: E402
+from tiny_pair.optimiser import StackedMuon  # noqa: E402
 
 ANIMALS = ("fox", "hare", "otter", "badger", "owl", "mouse")
 PLACES = ("wood", "meadow", "brook", "hill", "barn")
