@@ -13,6 +13,7 @@ import torch
 from decoder.api import SpeculativeDecoder
 from decoder.bench.geometry import GEOMETRIES, synthetic_pair
 from decoder.bench.prompts import OWN_PROMPTS, as_ids, read_prompts
+from decoder.controllers import Length
 from decoder.models import loading
 from decoder.models.quantize import quantized_copy
 from decoder.types import SamplingParams
@@ -112,7 +113,7 @@ def narrowed(given: SpeculativeDecoder, bits: int | None) -> tuple[SpeculativeDe
     return spec, (f"speculative runs: the draft's matrices in {bits} bits; hf-assisted drafts with the given weights",)
 
 
-def lengths(values: Sequence[str]) -> list[int | str]:
+def lengths(values: Sequence[str]) -> list[Length]:
     """Draft lengths from the command line.
 
     Raises:
@@ -121,4 +122,4 @@ def lengths(values: Sequence[str]) -> list[int | str]:
     for value in values:
         if value != "auto" and not (value.isdigit() and int(value) > 0):
             raise ValueError(f"--k {value!r} must be a positive integer or auto; plain decoding is --method baseline.")
-    return [value if value == "auto" else int(value) for value in values]
+    return ["auto" if value == "auto" else int(value) for value in values]

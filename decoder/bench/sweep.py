@@ -26,7 +26,9 @@ class Experiment(Protocol):
     number: str
     name: str
     question: str
-    columns: Sequence[str]
+
+    @property
+    def columns(self) -> Sequence[str]: ...
 
     def points(self) -> list[Row]:
         """The grid, in the order it is measured."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from decoder.controllers.auto import AutoLength
 from decoder.controllers.experience import Experience
@@ -52,4 +52,4 @@ class Experiences:
 
     def controller(self, k: Length, drafter: Any) -> Controller:
         """The controller of one call; `drafter` as the caller named it."""
-        return AutoLength(self.of(drafter)) if k == "auto" else FixedLength(cast(int, k))
+        return AutoLength(self.of(drafter)) if k == "auto" else FixedLength(k)

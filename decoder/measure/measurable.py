@@ -93,6 +93,6 @@ class Measurable:
         check_integer("repeats", repeats, 1, "3 to start with.")
         if isinstance(drafters, str):
             raise TypeError(f"drafters={drafters!r} must be a list of names or Drafter objects, as in ['ngram'].")
-        chosen = [self.drafter, "ngram"] if drafters is None else list(drafters)
+        chosen: list[str | Drafter] = [self.drafter, "ngram"] if drafters is None else list(drafters)
         found = {recipe.name: recipe for recipe in (self._drafter(each) for each in chosen)}
         return advise(self, self._target, found, rows, options, repeats=repeats)  # type: ignore[arg-type]

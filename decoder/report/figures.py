@@ -39,12 +39,12 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, l
     return figure, list(grid[0])
 
 
-def series(index: int) -> dict[str, str]:
+def series(index: int) -> dict[str, Any]:
     """Colour and marker of the index-th line."""
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def filling(index: int) -> dict[str, str]:
+def filling(index: int) -> dict[str, Any]:
     """Colour, hatch and edge of the index-th group of bars."""
     return {
         "facecolor": COLOURS[index % len(COLOURS)],

@@ -65,7 +65,7 @@ class QuantisedDrafts:
         """Per position of the target's own texts: sum min(p, q), and TV(q in bfloat16, q in this form)."""
         params, plain = SamplingParams(), in_form(self.spec.draft, "bfloat16")
         overlaps, distances = [], []
-        for seed, prompt in enumerate(prompts * 4):
+        for seed, prompt in enumerate([*prompts] * 4):
             result = self.spec.generate_baseline(
                 list(prompt), max_new_tokens=self._tokens, eos_token_id=None, seed=seed
             )

@@ -57,7 +57,8 @@ def tested_overlap(spec: SpeculativeDecoder, result: GenerationResult, temperatu
         agree = overlap(p, q)
     before = len(result.prompt_token_ids) - 1
     places = [before + i for i, fate in enumerate(result.fates) if fate in ("accepted", "recovered")]
-    return agree[places]
+    chosen: torch.Tensor = agree[places]
+    return chosen
 
 
 class ToyLength:
