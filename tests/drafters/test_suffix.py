@@ -281,8 +281,8 @@ def test_an_id_outside_the_vocabulary_is_never_proposed():
     """A memory of another tokenizer may hold one; it must not reach the target."""
     target = small_target(0)
     memory = SuffixMemory(100)
-    memory.add([[5, 6, 900, 5], [6, 7, 901]])
-    decoder = SpeculativeDecoder.from_models(target, drafter=SuffixDrafter(memory=memory, growth=4))
+    memory.add([[token, 900 + token] for token in range(16)])  # whatever comes, one of these follows
+    decoder = SpeculativeDecoder.from_models(target, drafter=SuffixDrafter(memory=memory, growth=4, min_gain=0))
     greedy = decoder.generate([5, 6], max_new_tokens=20, temperature=0)
     assert list(greedy.token_ids) == library_greedy(target, [5, 6], 20)
     assert len(decoder.generate([5, 6], max_new_tokens=20, temperature=1.0, seed=1).token_ids) == 20
