@@ -90,8 +90,10 @@ class Engine:
     def _setting(self, options: CallOptions, k: Length, target: CausalModel | None = None) -> Setting:
         seed = options.get("seed")
         seed = self.seed if seed is None else seed
-        check_choices(options.get("drafter"), options.get("verifier") or "auto", seed)
-        verifier, sampling = options.get("verifier") or self.verifier, options.get("sampling") or self.sampling
+        verifier, sampling = options.get("verifier"), options.get("sampling")
+        verifier = self.verifier if verifier is None else verifier
+        sampling = self.sampling if sampling is None else sampling
+        check_choices(options.get("drafter"), verifier, seed)
         check_sampling(sampling, verifier)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
         if options.get("invariant"):

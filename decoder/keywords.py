@@ -77,7 +77,7 @@ def check_sampling(sampling: Any, verifier: Any) -> None:
     Raises:
         ValueError: naming the argument, its value and the remedy.
     """
-    if sampling not in SOURCES:
+    if not isinstance(sampling, str) or sampling not in SOURCES:
         raise ValueError(f"sampling={sampling!r} is unknown; use one of {sorted(SOURCES)}.")
     if sampling == "gumbel" and verifier not in ("auto", "match"):
         raise ValueError(

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from transformers.generation import logits_process as library
 
+from decoder.keywords import as_ids
+
 # Processors of this module are functions of (ids, scores): they may see drafted prefixes that are then rejected.
 _STATELESS_MODULES = ("transformers.generation.logits_process",)
 _STATEFUL_NAMES = {
@@ -101,6 +103,8 @@ def from_settings(
     if least and eos:
         stops = torch.tensor(sorted(eos), device=device)
         built.append(library.MinNewTokensLengthLogitsProcessor(prompt_length, least, stops))
-    if settings.get("suppress_tokens"):
-        built.append(library.SuppressTokensLogitsProcessor(list(settings["suppress_tokens"]), device=str(device)))
+    suppressed = settings.get("suppress_tokens")
+    suppressed = [] if suppressed is None else as_ids("suppress_tokens", suppressed)
+    if suppressed:
+        built.append(library.SuppressTokensLogitsProcessor(suppressed, device=str(device)))
     return tuple(built)

@@ -41,8 +41,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def target(tokenizer):
-    """A random Llama with the tokenizer's vocabulary."""
-    return toy_model("llama", seed=3, vocab_size=len(tokenizer))
+    """A random Llama with the tokenizer's vocabulary that mostly speaks in whole characters."""
+    model = toy_model("llama", seed=3, vocab_size=len(tokenizer))
+    broken = [token for token in range(len(tokenizer)) if not tokenizer.decode([token]).isprintable()]
+    broken += [token for token in range(len(tokenizer)) if "\ufffd" in tokenizer.decode([token])]
+    with torch.no_grad():
+        model.lm_head.weight[broken] *= 0.3
+    return model
 
 
 @pytest.fixture(scope="session")

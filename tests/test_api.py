@@ -402,7 +402,14 @@ def test_a_generation_config_works_and_keywords_win(decoder, greedy) -> None:
     assert ids_of(decoder.generate(torch.tensor(PROMPT), generation_config=config)) == wanted
     longer = decoder.generate(torch.tensor(PROMPT), generation_config=config, max_length=len(PROMPT) + 9)
     assert ids_of(longer) == greedy(decoder.target, PROMPT, 9, repetition_penalty=1.7)
-    several = GenerationConfig(max_new_tokens=4, num_return_sequences=3, return_dict_in_generate=True, pad_token_id=0)
+    several = GenerationConfig(
+        max_new_tokens=4,
+        num_return_sequences=3,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+        do_sample=True,
+        temperature=1.0,
+    )
     output = decoder.generate(torch.tensor(PROMPT), generation_config=several)
     assert output.sequences.shape == (3, len(PROMPT) + 4)
     assert config.max_new_tokens == 6, "the caller's object is not modified"

@@ -136,7 +136,7 @@ def test_no_id_beyond_the_tokenizer_is_emitted_whatever_the_heads(tokenizer, hea
         target, draft, tokenizer=tokenizer, temperature=temperature, top_p=1.0, seed=1
     )
     allowed = min(size, size + heads[0])
-    prompts = ["the cat", "a little river"]
+    prompts = [torch.tensor([5, 9, 40]), torch.tensor([33])]
     results = spec.generate(prompts, k=4, max_new_tokens=24, eos_token_id=None)
     assert all(token < allowed for result in results for token in result.token_ids)
     assert sum(result.num_accepted_tokens for result in results) > 0

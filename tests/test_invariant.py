@@ -56,10 +56,10 @@ def test_texts_are_identical_for_every_k_and_drafter(attention: str, drafter: st
     target = build("llama", attention)
     spec = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.03), drafter=drafter, temperature=0)
     options = {"max_new_tokens": 40, "eos_token_id": None, "invariant": True}
-    for seed in range(4):
+    for seed in range(2):
         prompt = torch.randint(3, 60, (5,), generator=torch.Generator().manual_seed(seed))
         plain = spec.generate_baseline(prompt, **options)
-        for k in (1, 4, 8):
+        for k in (1, 3, 8):
             assert spec.generate(prompt, k=k, **options).token_ids == plain.token_ids
 
 

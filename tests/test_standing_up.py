@@ -348,12 +348,12 @@ NAMES = (
 @given(name=st.sampled_from(NAMES), value=JUNK)
 def test_any_value_of_any_argument_works_or_is_refused_by_name(decoder, name: str, value) -> None:
     options = {"max_new_tokens": 2, "k": 2} | {name: value}
-    if name == "max_length":
+    if name == "max_length" and value is not None:
         options.pop("max_new_tokens")
     try:
         decoder.generate(PROMPT, **options)
     except (TypeError, ValueError) as error:
-        assert name.split("_")[0] in str(error).replace("-", "_"), f"{name}={value!r}: {error}"
+        assert (name if name != "k" else "k=") in str(error), f"{name}={value!r}: {error}"
         assert "\n" not in str(error)
 
 
