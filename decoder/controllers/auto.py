@@ -118,7 +118,7 @@ class AutoLength:
     def _affords(self, costs: Costs, k: int, rates: list[float]) -> bool:
         """The ledger, and whether what the drafter must read first can come back before the text ends."""
         reading_s = costs.reading_s(self._missed)
-        if self._room is not None and reading_s > 0.5 * self._room * (costs.plain_s - 1.0 / rates[k]):
+        if reading_s and self._room is not None and reading_s > 0.5 * self._room * (costs.plain_s - 1.0 / rates[k]):
             return False
         if not self._proposed:
             reading_s = 0.0  # reading the prompt is not the ledger's: the bound names it apart

@@ -44,10 +44,11 @@ class ByLowLaw(ModelDrafter):
 
 @pytest.mark.parametrize("verifier", ["token", "block", "match"])
 @pytest.mark.parametrize("draft", [NEAR, FAR], ids=["near", "far"])
-@pytest.mark.parametrize("threshold", [0.45, 0.6, 0.9])
+@pytest.mark.parametrize("threshold", [0.45, 0.6])
 def test_the_law_stays_exact(verifier: str, draft: TableModel, threshold: float) -> None:
     Counting.seen = []
-    case = Case(TARGET, Counting(draft, stop_below=threshold), verifier, k=3, prompts=((0, 1), (2, 2, 0)))
+    k, prompts = (2, ((0, 1),)) if verifier == "match" else (3, ((0, 1), (2, 2, 0)))  # match has the largest tree
+    case = Case(TARGET, Counting(draft, stop_below=threshold), verifier, k=k, prompts=prompts)
     assert_exact(case, 1e-9)
     lengths = {count for counts in Counting.seen for count in counts}
     assert len(lengths) > 1  # some stopped before others, so the rule was at work

@@ -112,15 +112,16 @@ def test_bound_holds_in_ragged_batches(shape: str, batch: object) -> None:
                 assert outcome.seconds <= bound(outcome, machine, len(lengths)) + 1e-9, (c, alpha, seed)
 
 
-def test_without_the_ledger_the_adversary_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound is the ledger's work: take its veto away and the same machine breaks it."""
+def test_the_ledger_alone_keeps_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that believes every length pays is held by the ledger, and by nothing else."""
     machine = Machine(SHAPES["cliff"], 0.6)
-    kept = play(AutoLength(Experience()), machine, alternates, 600, seed=13)
+    monkeypatch.setattr("decoder.controllers.auto.GAIN", 0.0)
+    kept = play(AutoLength(Experience()), machine, 0.02, 600, seed=13)
+    assert sum(k > 0 for k in kept.lengths) > 3
     assert kept.seconds <= bound(kept, machine)
     monkeypatch.setattr("decoder.controllers.auto.Ledger.affords", lambda *_, **__: True)
-    monkeypatch.setattr("decoder.controllers.auto.GAIN", 0.0)
-    broken = play(AutoLength(Experience()), machine, alternates, 600, seed=13)
-    assert broken.seconds > bound(broken, machine)
+    broken = play(AutoLength(Experience()), machine, 0.02, 600, seed=13)
+    assert broken.seconds > 2 * bound(broken, machine)
 
 
 def test_the_page_says_what_the_code_does() -> None:
