@@ -85,6 +85,8 @@ class SpeculativeDecoder(Engine, Measurable):
             return
         target_name, draft_name, tokenizer_name = loading.resolve_names(target_model_name, draft_model_name)
         shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        if target_model_name == "tiny":
+            dtype = loading.tiny_dtype(dtype, device)
         if tokenizer is None:
             tokenizer = loading.load_tokenizer("target_model_name", tokenizer_name, gguf_file=gguf_file, **shared)
         placement: dict[str, Any] = {"max_memory": max_memory, "offload_folder": offload_folder}

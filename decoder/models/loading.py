@@ -82,6 +82,11 @@ def resolve_names(target: Any, draft: Any) -> tuple[str, str | None, str]:
     return name, check_source("draft_model_name", draft) if is_name(draft) else None, name
 
 
+def tiny_dtype(dtype: Any, device: Any) -> Any:
+    """The bundled pair's "auto": float32 on a CPU, where bfloat16 kernels are slower at this width; else as stored."""
+    return "float32" if dtype == "auto" and check_device(device) is None else dtype
+
+
 def check_source(argument: str, name: Any) -> str:
     """A model's name or folder, checked as far as possible without a network.
 
