@@ -223,12 +223,14 @@ GOAL = 1 / 1.07
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 @pytest.mark.parametrize("c", [0.02, 0.2, 0.6])
 def test_close_to_the_best_fixed_length(shape: str, c: float) -> None:
-    """Within 7 % over the tokens after the first 1024, in a run whose machine and acceptance do not change."""
+    """Within 7 % in the second thousand tokens of a decoder's life, and within 12 % in the first, which holds all the
+    learning; machine and acceptance do not change."""
     machine = Machine(SHAPES[shape], c)
     for alpha in (0.1, 0.5, 0.8, 0.95):
         experience = Experience()
-        play(AutoLength(experience), machine, alpha, STATIONARY_TOKENS, seed=20)
+        first = play(AutoLength(experience), machine, alpha, STATIONARY_TOKENS, seed=20)
         later = play(AutoLength(experience), machine, alpha, STATIONARY_TOKENS, seed=21)
+        assert first.efficiency(machine, alpha) >= 1 / 1.12, (alpha, Counter(first.lengths).most_common(4))
         assert later.efficiency(machine, alpha) >= GOAL, (alpha, Counter(later.lengths).most_common(4))
 
 
