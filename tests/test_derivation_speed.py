@@ -86,7 +86,7 @@ def test_the_ledger_bounds_the_loss_of_a_hopeless_draft(turns_bad_at: int, draft
             drafted_rounds += 1
             ledger.record({0: 1 if index >= turns_bad_at else k + 1}, round_s, plain_s)
         else:
-            ledger.record({0: 1}, plain_s, None)
+            ledger.record({0: 1}, plain_s, plain_s)
         assert ledger.spent_s <= (1 + EPSILON) * ledger.credit_s + ALLOWANCE_ROUNDS * plain_s + 1e-9
     affordable = round_s <= (ALLOWANCE_ROUNDS + 1 + EPSILON) * plain_s
     assert (drafted_rounds > 0) == affordable
