@@ -154,7 +154,7 @@ def test_what_goes_with_one_prompt_only(decoder, tokenizer) -> None:
             decoder.generate([PROMPT, PROMPT], **options)
     with pytest.raises(ValueError, match="logits_processor Stateful may keep state"):
         decoder.generate([PROMPT, PROMPT], logits_processor=[Stateful()])
-    with pytest.raises(ValueError, match="stream.. yields text and needs a tokenizer"):
+    with pytest.raises(ValueError, match=r"stream.. yields text and needs a tokenizer"):
         decoder.stream(PROMPT)
     decoder.tokenizer = tokenizer
     with pytest.raises(ValueError, match=r"stream\(\) takes one prompt"):
@@ -197,7 +197,7 @@ def test_names_where_models_belong_and_the_reverse(models) -> None:
 
 def test_an_encoder_decoder_target_is_refused() -> None:
     config = T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
-    with pytest.raises(ValueError, match="is an encoder-decoder model.*needs a decoder-only model"):
+    with pytest.raises(ValueError, match=r"is an encoder-decoder model.*needs a decoder-only model"):
         SpeculativeDecoder.from_models(T5ForConditionalGeneration(config))
 
 
@@ -264,7 +264,7 @@ def test_nan_from_the_draft_names_it_and_the_position(temperature: float) -> Non
 def test_processors_that_ban_everything_are_reported(models, temperature: float) -> None:
     decoder = SpeculativeDecoder.from_models(*models, temperature=temperature)
     with pytest.raises(
-        NonFiniteLogits, match="target's logits are NaN or all -inf after position 3 of row 0.*processors"
+        NonFiniteLogits, match=r"target's logits are NaN or all -inf after position 3 of row 0.*processors"
     ):
         decoder.generate(PROMPT, suppress_tokens=list(range(64)))
 
@@ -352,5 +352,5 @@ def test_a_draft_with_another_tokenizer_is_refused(folder, tmp_path, tokenizer) 
 
 def test_chat_without_a_template(folder) -> None:
     decoder = SpeculativeDecoder(str(folder))
-    with pytest.raises(ValueError, match="no chat template; pass a string, or set tokenizer.chat_template"):
+    with pytest.raises(ValueError, match=r"no chat template; pass a string, or set tokenizer.chat_template"):
         decoder.generate([{"role": "user", "content": "hello"}])

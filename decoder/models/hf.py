@@ -25,8 +25,18 @@ SINGLE_FAMILIES = frozenset("falcon bloom".split())
 
 
 def context_length(model: Any) -> int | None:
-    """Positions the model was built for, or None where its configuration names no limit."""
+    """Positions the model was built for, or None where its configuration names no limit.
+
+    LongRoPE turns every key anew beyond its original length; cached keys would be wrong there, so the context ends.
+    """
     config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        if original:
+            return int(original)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:

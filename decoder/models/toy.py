@@ -81,6 +81,7 @@ _SMALL = {
     "max_position_embeddings": 128,
 }
 _GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+_FALCON = {name: value for name, value in _SMALL.items() if name != "head_dim"}  # it derives that itself
 
 
 def toy_model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
@@ -88,7 +89,7 @@ def toy_model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
 
     family: a transformers model_type ("llama", "gpt2", "qwen3", "mistral", ...); `changes` go to its configuration.
     """
-    sizes = _GPT2 if family == "gpt2" else _SMALL
+    sizes = {"gpt2": _GPT2, "falcon": _FALCON}.get(family, _SMALL)
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     config = AutoConfig.for_model(family, **{**sizes, **special, **changes})
     state = torch.random.get_rng_state()

@@ -183,7 +183,7 @@ def test_a_cache_that_the_model_copies_for_itself_is_refused() -> None:
     model = toy_model("llama")
     model.__class__ = Forgetful
     model.config.model_type = "forgetful"
-    with pytest.raises(ValueError, match="target Forgetful .*cached logits differ from uncached ones"):
+    with pytest.raises(ValueError, match=r"target Forgetful .*cached logits differ from uncached ones"):
         CausalModel(model, "target")
 
 

@@ -1,7 +1,7 @@
 """Greedy parity with `generate(do_sample=False)` in float32, family by family.
 
-The oracle is transformers' own greedy search over its own cache, one prompt at a time. The cases have teeth, and say so: the
-oracle's texts vary, and the partly agreeing draft is rejected at once, accepted in part and accepted in full.
+The oracle is transformers' own greedy search over its own cache, one prompt at a time. The cases have teeth, and say
+so: the oracle's texts vary, and the partly agreeing draft is rejected at once, accepted in part and accepted in full.
 """
 
 from __future__ import annotations
@@ -95,6 +95,17 @@ def test_a_perfect_draft_is_always_accepted_and_an_unrelated_one_hardly_ever(nam
             assert [list(result.token_ids) for result in results] == wanted
             drafted = sum(result.num_draft_tokens for result in results)
             assert low <= sum(result.num_accepted_tokens for result in results) / drafted <= high
+
+
+def test_rotary_embeddings_that_depend_on_the_length_end_where_they_would_change(greedy) -> None:
+    """LongRoPE turns every key anew beyond its original length, so cached keys would be wrong: the context ends there."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    target = toy_model("phi3", seed=5, rope_parameters=rope, original_max_position_embeddings=32)
+    target.generation_config.eos_token_id = None
+    decoder = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.05), temperature=0)
+    result = decoder.generate(torch.tensor(LONG), k=6, max_new_tokens=60, eos_token_id=None)
+    assert list(result.token_ids) == greedy(target, LONG, 32 - len(LONG))
+    assert result.finish_reason == "length"
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt2", "opt", "gemma3-window"])
