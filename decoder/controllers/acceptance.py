@@ -13,6 +13,7 @@ kept apart, so that a drafter that seldom finds anything is not taken for one th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from decoder.types import RowStep
@@ -72,6 +73,17 @@ class Acceptance:
     def alpha(self) -> float:
         """The chance of a tested token, pooled over depths."""
         return self._pooled[0] / self._pooled[1]
+
+    @property
+    def evidence(self) -> float:
+        """Tested positions that still count."""
+        return self._pooled[1]
+
+    def optimistic(self) -> list[float]:
+        """alpha^i with alpha one standard error up: what a few unlucky rounds may have hidden."""
+        alpha = self.alpha
+        alpha = min(1.0, alpha + math.sqrt(alpha * (1.0 - alpha) / (self.evidence + 1.0)))
+        return [alpha**i for i in range(1, len(self._passed) + 1)]
 
     def at_least(self) -> list[float]:
         """A_1 ... A_most."""

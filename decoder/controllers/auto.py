@@ -31,6 +31,9 @@ _TRY_POSITIONS = 6.0  # what older acceptance counts for when drafting is tried 
 _LOOK_GAP = 16  # rounds of drafting between second looks at other lengths
 _LOOK_SHARE = 0.85  # of the best speed, from which on a length deserves a second look
 _SETTLED = 16  # rounds of drafting after which it counts as having paid
+_EVIDENCE = 30.0  # tested positions below which an unpromising draft is given one standard error of credit
+_DELAY = 3.0  # a round this many times its well-known cost was interrupted from outside,
+_DELAY_GAP = 16  # if no other was in as many rounds of drafting before it
 _STANDS = 3  # rounds for which a settled decision is not computed anew; the ledger is asked all the same
 
 
@@ -52,6 +55,7 @@ class AutoLength:
         self._next_try = 0  # plain rounds from which on the next try is due
         self._drafted_rounds = 0  # in a row
         self._since_look = 0
+        self._since_delay = _DELAY_GAP
         self._room: int | None = None  # tokens the longest-lasting row may still emit
         self._stands = 0  # rounds for which the last decision stands
         self._risk = (0.0, 0.0)  # predicted seconds of the round decided on, and of a plain one
@@ -87,6 +91,11 @@ class AutoLength:
         rates = speeds(costs, experience.acceptance.at_least(), experience.supply.at_least())
         lengths = self._lengths(costs)
         best = max(lengths, key=rates.__getitem__)
+        if rates[best] <= GAIN * rates[0] and experience.acceptance.evidence < _EVIDENCE:
+            hopeful = speeds(costs, experience.acceptance.optimistic(), experience.supply.at_least())
+            likely = max(lengths, key=hopeful.__getitem__)
+            if hopeful[likely] > GAIN * hopeful[0]:
+                return likely if self._affords(costs, likely, hopeful) else 0
         if rates[best] <= GAIN * rates[0]:
             self._k = 0
             return self._try(costs, rates, lengths)
@@ -188,7 +197,7 @@ class AutoLength:
             self._missed += max(emitted.values())
             return
         width = max(len(row.drafted) for row in step.rows)
-        spent_s = step.wall_s
+        spent_s = self._without_delay(costs, width, step.wall_s)
         if not self._proposed and not self._trying:
             spent_s -= costs.reading_part(width, draft_s, self._missed)
         yardstick_s = experience.plain_s(len(step.rows))
@@ -201,3 +210,13 @@ class AutoLength:
         self._since_look += 1
         if self._drafted_rounds == _SETTLED:
             experience.gap = FIRST_GAP
+
+    def _without_delay(self, costs: Costs, width: int, wall_s: float) -> float:
+        """A rare delay of a round whose cost is well known would have met plain decoding too, so it is not charged."""
+        self._since_delay += 1
+        usual_s = costs.round_s()[width]
+        known = costs.rest.settled(width + 1) and costs.draft.settled(width) and self._proposed
+        if not known or wall_s <= _DELAY * usual_s or self._since_delay <= _DELAY_GAP:
+            return wall_s
+        self._since_delay = 0
+        return usual_s

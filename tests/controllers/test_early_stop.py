@@ -37,7 +37,8 @@ class ByLowLaw(ModelDrafter):
         draft = super().propose(contexts, counts)
         assert draft.probs is not None
         chance = draft.probs.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)  # [B, K]
-        kept = (chance >= 0.4).long().cumprod(-1).sum(-1).tolist()
+        likely = (chance >= 0.4).long().cumprod(-1).sum(-1).tolist()
+        kept = [min(count, n) for count, n in zip(draft.counts, likely, strict=True)]
         width = max(kept)
         return Draft(draft.tokens[:, :width], kept, draft.probs[:, :width], draft.finite)
 
