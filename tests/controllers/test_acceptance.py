@@ -96,6 +96,17 @@ def test_softened_experience_yields_to_a_few_new_rounds() -> None:
     assert softened.alpha > 0.55 > 0.3 > stubborn.alpha
 
 
+def test_little_evidence_leaves_room_for_doubt() -> None:
+    few, many = Acceptance(4), Acceptance(4)
+    few.observe([(row((0.5, 0.5)), 2)])
+    for _ in range(300):
+        many.observe([(row((0.5, 0.5)), 2)])
+    assert few.evidence < 8 < 50 < many.evidence
+    assert few.optimistic()[0] > few.alpha + 0.1
+    assert many.optimistic()[0] == pytest.approx(0.5, abs=0.07)
+    assert many.optimistic()[2] == pytest.approx(many.optimistic()[0] ** 3)
+
+
 def test_rows_of_a_batch_are_pooled() -> None:
     estimate = Acceptance(2)
     for _ in range(100):

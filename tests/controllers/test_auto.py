@@ -75,6 +75,18 @@ def test_it_returns_to_drafting_after_a_spell_of_load() -> None:
     assert mean(k > 0 for k in lengths[-100:]) > 0.9
 
 
+@pytest.mark.parametrize(("forgiving", "share"), [(True, 0.9), (False, 0.3)])
+def test_a_rare_delay_does_not_end_drafting(forgiving: bool, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round of a small but steady gain takes thirty times as long; charged in full it would use up the ledger."""
+    if not forgiving:
+        monkeypatch.setattr("decoder.controllers.auto._DELAY", float("inf"))
+    machine = Machine(flat, 0.3, speed=lambda number: 30.0 if number == 90 else 1.0)
+    lengths = play(AutoLength(Experience()), machine, 0.55, 400, seed=19).lengths
+    assert mean(k > 0 for k in lengths[40:89]) > 0.9
+    drafting = mean(k > 0 for k in lengths[91:])
+    assert drafting > share if forgiving else drafting < share
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
