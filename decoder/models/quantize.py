@@ -24,8 +24,8 @@ from transformers.pytorch_utils import Conv1D
 from decoder.models.sharing import own_bytes, tensors_of, weight_sharing_copy
 
 MAX_PACKED_TOKENS = 16  # rows times tokens; beyond, the dense product of the original is the faster one
-_SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # fractions of a group's range tried by the int4 rounding
-_WEIGHTS_AT_ONCE = 1 << 20  # weights handled together while packing, to bound the transient memory
+_SHRINK = (1.0, 0.92, 0.84)  # fractions of a group's range tried by the int4 rounding
+_WEIGHTS_AT_ONCE = 1 << 18  # weights handled together while packing, to bound the transient memory
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
