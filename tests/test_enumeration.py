@@ -163,9 +163,10 @@ def test_block_on_many_tables() -> None:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_law_of_everything(verifier: str, drafter: str, warp: str, dtype: torch.dtype) -> None:
-    """The whole product."""
+    """The whole product in both dtypes; at k = 3 in float64, of the widest trees (match, sampled) one."""
     single = dtype == torch.float32
-    for k in (1, 2) if single else (1, 2, 3):
+    wide = verifier == "match" and drafter in SAMPLED and (drafter, warp) != ("good", "plain")
+    for k in (1, 2) if single or wide else (1, 2, 3):
         assert_exact(case_of(verifier, drafter, warp, k, dtype), 1e-6 if single else 1e-12)
 
 
