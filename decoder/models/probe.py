@@ -17,8 +17,8 @@ _KEPT = 5
 
 
 def _allowed(dtype: torch.dtype) -> float:
-    """Relative error that rounding explains; a lost or stale state gives errors near 1."""
-    return 0.01 if dtype in (torch.float32, torch.float64) else 0.3
+    """Relative error that rounding explains; a lost or stale state gives errors from a few percent up to 1."""
+    return 0.001 if dtype in (torch.float32, torch.float64) else 0.1
 
 
 def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
@@ -31,8 +31,11 @@ def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
     thrown = (tokens[:, _KEPT:] + 1) % vocab_size
     with torch.inference_mode():
         session = open_session(_TOKENS)
+        layers = len(session.cache.layers)
         session.feed(tokens[:, : _KEPT - 1], [0])
         session.commit([_KEPT - 1])
+        if len(session.cache.layers) != layers:  # copies of its own, which no rollback reaches
+            return float("inf")
         session.feed(tokens[:, _KEPT - 1 : _KEPT], [_KEPT - 1])
         session.commit([_KEPT])
         session.feed(thrown, [_KEPT])

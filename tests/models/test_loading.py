@@ -191,3 +191,21 @@ def test_an_untested_family_that_behaves_is_accepted() -> None:
     model = toy_model("llama")
     model.config.model_type = "of_tomorrow"
     assert not CausalModel(model, "target").can_batch
+
+
+def test_a_model_that_adds_layers_to_its_cache_is_refused() -> None:
+    """Copies of its own are out of reach of a rollback, even where the first logits look right."""
+
+    class Looping(type(toy_model("llama"))):
+        def forward(self, *args, cache=None, past_key_values=None, **kwargs):
+            kept = cache if cache is not None else past_key_values
+            out = super().forward(*args, **{"cache" if cache is not None else "past_key_values": kept}, **kwargs)
+            if kept is not None and len(kept.layers) == 2:
+                kept.layers += [kept.layers[0]]
+            return out
+
+    model = toy_model("llama").to(torch.bfloat16)
+    model.__class__ = Looping
+    model.config.model_type = "looping"
+    with pytest.raises(ValueError, match=r"draft Looping .*cached logits differ from uncached ones"):
+        CausalModel(model, "draft")
