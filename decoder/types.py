@@ -231,7 +231,7 @@ class Drafter:
         return cls()
 
     def bind(self, target: Any, draft: Any) -> Drafter:
-        """The recipe for these models: called when a decoder is given the drafter. For drafts made out of the target."""
+        """The recipe for these models, as a decoder is given the drafter: for drafts made out of the target."""
         return self
 
     def attach(self, target: ModelSession) -> Drafter:
