@@ -137,8 +137,7 @@ class _Priced:
         self._controller.observe(Step(step.index, step.rows, wall_s, Seconds(1.0), lap, step.k))
 
 
-@pytest.mark.parametrize("verifier", ["token", "block"])
-@pytest.mark.parametrize("draft", [NEAR, FAR], ids=["near", "far"])
+@pytest.mark.parametrize(("verifier", "draft"), [("token", FAR), ("block", NEAR)], ids=["token-far", "block-near"])
 def test_the_whole_controller_leaves_the_law_exact(verifier: str, draft: TableModel) -> None:
     """k="auto" itself, choosing from past rounds of the very run that is enumerated."""
     lengths: set[int] = set()
