@@ -1,6 +1,6 @@
 """A drafter of your own: it remembers which token followed each pair of tokens, and drafts along these memories.
 
-    python examples/custom_drafter.py      # offline: the bundled pair if it is installed, else a random toy model
+python examples/custom_drafter.py      # offline: the bundled pair if it is installed, else a random toy model
 """
 
 from __future__ import annotations

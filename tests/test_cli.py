@@ -15,6 +15,7 @@ import pytest
 
 from decoder import SpeculativeDecoder, cli
 from decoder.arguments import build_parser, draft_lengths, fixed_lengths
+from decoder.bench.environment import command_line
 
 MODELS = (
     "--target --draft --drafter --verifier --device --dtype --draft-device --draft-dtype --temperature --top-p --top-k "
@@ -189,6 +190,11 @@ def test_profile_and_advise_answer(pair: list[str], capsys: Any) -> None:
     arguments = ["advise", "once", *pair, "--max-new-tokens", "6", "--repeats", "1", "--drafters", "model"]
     assert cli.main(arguments) == 0
     assert re.match(r"(Yes|No): ", capsys.readouterr().out)
+
+
+def test_the_recorded_command_can_be_typed_again() -> None:
+    assert command_line(["/anywhere/decoder/__main__.py", "bench", "--k", "4"]) == "python -m decoder bench --k 4"
+    assert command_line(["/usr/bin/specdec", "bench"]) == "specdec bench"
 
 
 # ---- what goes wrong ----

@@ -49,6 +49,11 @@ def command_line(argv: list[str] | None = None) -> str:
     """The command of this process, as another person would type it."""
     argv = sys.argv if argv is None else argv
     program = argv[0] if argv else ""
+    name = os.path.basename(program)
+    if name == "__main__.py":
+        return shlex.join(["python", "-m", os.path.basename(os.path.dirname(program)), *map(_short, argv[1:])])
+    if name and not name.endswith(".py"):  # a console script
+        return shlex.join([name, *map(_short, argv[1:])])
     relative = os.path.relpath(program)
     program = os.path.basename(program) if relative.startswith("..") else relative
     return shlex.join(["python", program, *map(_short, argv[1:])])

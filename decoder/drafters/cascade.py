@@ -118,6 +118,9 @@ class CascadeDrafter(Drafter):
     def greedy(self) -> Self:
         return self._with([drafter.greedy() for drafter in self.drafters])
 
+    def deferred(self) -> Self:
+        return self._with([drafter.deferred() for drafter in self.drafters])
+
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
         run = self._with([drafter.start(contexts, warp, random, limit) for drafter in self.drafters])
         run._sampled = not warp.greedy and not self.deterministic

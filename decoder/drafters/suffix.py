@@ -70,7 +70,7 @@ class SuffixDrafter(LookupDrafter):
         self,
         *,
         min_match: int = 1,
-        growth: float = 1.0,
+        growth: float = 2.0,
         min_prob: float = 0.1,
         memory: bool | SuffixMemory = False,
         max_k: int | None = None,

@@ -53,7 +53,7 @@ def _number(value: object) -> bool:
 def _td(value: object) -> str:
     if isinstance(value, (Mapping, list, tuple)):
         return f"<td>{_any(value)}</td>"
-    kind = ' class="number"' if _number(value) else ""
+    kind = ' class="number"' if _number(value) or value is None else ""
     return f"<td{kind}>{escaped(cell(value))}</td>"
 
 

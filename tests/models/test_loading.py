@@ -183,7 +183,9 @@ def test_a_cache_that_the_model_copies_for_itself_is_refused() -> None:
     model = toy_model("llama")
     model.__class__ = Forgetful
     model.config.model_type = "forgetful"
-    with pytest.raises(ValueError, match=r"target Forgetful .*cached logits differ from uncached ones"):
+    with pytest.raises(
+        ValueError, match=r"target Forgetful .*(cached logits differ from uncached|fails with a position-addressed)"
+    ):
         CausalModel(model, "target")
 
 
@@ -207,5 +209,7 @@ def test_a_model_that_adds_layers_to_its_cache_is_refused() -> None:
     model = toy_model("llama").to(torch.bfloat16)
     model.__class__ = Looping
     model.config.model_type = "looping"
-    with pytest.raises(ValueError, match=r"draft Looping .*cached logits differ from uncached ones"):
+    with pytest.raises(
+        ValueError, match=r"draft Looping .*(cached logits differ from uncached|fails with a position-addressed)"
+    ):
         CausalModel(model, "draft")

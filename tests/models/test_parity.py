@@ -98,7 +98,7 @@ def test_a_perfect_draft_is_always_accepted_and_an_unrelated_one_hardly_ever(nam
 
 
 def test_rotary_embeddings_that_depend_on_the_length_end_where_they_would_change(greedy) -> None:
-    """LongRoPE turns every key anew beyond its original length, so cached keys would be wrong: the context ends there."""
+    """LongRoPE turns every key anew beyond its original length; cached keys would be wrong: the context ends there."""
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     target = toy_model("phi3", seed=5, rope_parameters=rope, original_max_position_embeddings=32)
     target.generation_config.eos_token_id = None

@@ -21,10 +21,6 @@ PROMPTS = (
     "The little bear climbed the tree, and",
     '"Where are you going?" said the frog.',
     "In the morning the king called his three sons.",
-    "It was winter, and snow lay on the Green Forest.",
-    "The princess looked out of the window and saw",
-    "Down by the pond the ducks were talking about",
-    "The boy ran home as fast as he could, for",
 )
 
 
@@ -110,29 +106,29 @@ def test_special_tokens(tokenizer: PreTrainedTokenizerFast, target: torch.nn.Mod
 
 
 def continued(target: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, prompt: str, sample: bool) -> torch.Tensor:
-    """The prompt and 64 tokens by the target, (1, n)."""
+    """The prompt and 48 tokens by the target, (1, n)."""
     ids = tokenizer(prompt, return_tensors="pt").input_ids
     torch.manual_seed(0)
-    length = {"min_new_tokens": 64, "max_new_tokens": 64, "top_k": 0, "top_p": 1.0}
+    length = {"min_new_tokens": 48, "max_new_tokens": 48, "top_k": 0}
     return target.generate(ids, attention_mask=torch.ones_like(ids), do_sample=sample, **length)
 
 
 @torch.no_grad()
 def laws(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Next-token probabilities (64, vocab) before each of the last 64 tokens of ids (1, n)."""
-    return model(input_ids=ids).logits[0, -65:-1].softmax(-1)
+    """Next-token probabilities (48, vocab) before each of the last 48 tokens of ids (1, n)."""
+    return model(input_ids=ids).logits[0, -49:-1].softmax(-1)
 
 
 def test_draft_agrees_with_target_at_temperature_1(target, draft, tokenizer) -> None:
     rows = [continued(target, tokenizer, prompt, sample=True) for prompt in PROMPTS]
     overlap = [torch.minimum(laws(target, ids), laws(draft, ids)).sum(-1) for ids in rows]
-    assert torch.cat(overlap).mean() > 0.64
+    assert torch.cat(overlap).mean() > 0.70
 
 
 def test_draft_agrees_with_target_greedily(target, draft, tokenizer) -> None:
     rows = [continued(target, tokenizer, prompt, sample=False) for prompt in PROMPTS]
     same = [(laws(target, ids).argmax(-1) == laws(draft, ids).argmax(-1)).float() for ids in rows]
-    assert torch.cat(same).mean() > 0.62
+    assert torch.cat(same).mean() > 0.75
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus (../shared/data/corpus) is not here")
@@ -142,7 +138,7 @@ def test_bits_per_byte_on_a_held_out_book(target, tokenizer) -> None:
     ids = tokenizer(text, return_tensors="pt").input_ids[:, :512]
     scored = tokenizer.decode(ids[0, 1:])
     loss = torch.nn.functional.cross_entropy(target(input_ids=ids).logits[0, :-1], ids[0, 1:], reduction="sum")
-    assert float(loss) / math.log(2) / len(scored.encode()) < 1.9
+    assert float(loss) / math.log(2) / len(scored.encode()) < 1.6
 
 
 def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
