@@ -26,8 +26,6 @@ from decoder.streaming import TextStream
 from decoder.text import check_same_tokenizer
 from decoder.types import Drafter, SamplingParams, Verifier
 
-Results = GenerationResult | list[GenerationResult]
-
 
 class SpeculativeDecoder(Engine, Measurable):
     """Wraps a target and a drafter; returns the target's own distribution, sooner.

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-FINISH_REASONS = ("eos", "stop", "length")
-
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
