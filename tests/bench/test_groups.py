@@ -1,0 +1,47 @@
+"""Tables by group of prompts, from samples with known answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoder.bench.groups import fold, marks, pivot, spliced
+from decoder.measure.timing import Counts, Sample
+
+
+def sample(method: str, prompt: int, wall_s: float, repeat: int = 0, emitted: int | None = None) -> Sample:
+    counts = None if emitted is None else Counts(emitted_after_prefill=emitted, iterations=4)
+    return Sample(method, prompt, repeat, wall_s, (1, 2, 3, 4), counts)
+
+
+def keyed(samples: list[Sample], group: str = "qa"):
+    return {("greedy", each.repeat, group, each.prompt, each.method): each for each in samples}
+
+
+def test_speedups_over_both_yardsticks_and_tokens_a_round() -> None:
+    samples = keyed([sample("ngram", 0, 1.0, emitted=6), sample("hf", 0, 3.0), sample("baseline", 0, 2.0, emitted=4)])
+    folded = fold(samples, ["greedy", "sampled"], ["hf", "baseline", "ngram"])
+    assert [each.name for each in folded["greedy"]["qa"]] == ["hf", "baseline", "ngram"]
+    assert "sampled" not in folded
+    table = pivot({"qa": [each.to_dict() for each in folded["greedy"]["qa"]]})
+    cells = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in table.splitlines()}
+    assert cells["ngram"] == "2.00 / 3.00 (1.50)"
+    assert cells["hf"] == "0.67 / 1"
+    assert cells["baseline"] == "1 / 1.50"
+
+
+def test_a_prompt_that_some_method_has_not_run_does_not_count() -> None:
+    samples = keyed([sample("hf", 0, 2.0), sample("ngram", 0, 1.0), sample("hf", 1, 50.0), sample("ngram", 0, 9.0, 1)])
+    (hf, ngram) = fold(samples, ["greedy"], ["hf", "ngram"])["greedy"]["qa"]
+    assert (hf.seconds, ngram.seconds) == (2.0, 1.0)
+
+
+def test_a_table_replaces_what_stands_between_its_marks() -> None:
+    begin, end = marks("pair")
+    document = f"# Title\n\n{begin}\nold\n{end}\n\nafter {begin}\n"
+    once = spliced(document, "pair", "| new |")
+    assert once == f"# Title\n\n{begin}\n\n| new |\n\n{end}\n\nafter {begin}\n"
+    assert spliced(once, "pair", "| new |") == once
+    with pytest.raises(ValueError, match="measured: other"):
+        spliced(document, "other", "x")
+    with pytest.raises(ValueError, match="each once"):
+        spliced(f"{end}\n{begin}\n", "pair", "x")
