@@ -14,17 +14,14 @@ from decoder.controllers import Length, check_length
 from decoder.engine import Engine
 from decoder.generation import Generation
 from decoder.hf_generate import request_from_library
-from decoder.keywords import CallOptions, check_choices, check_sampling
+from decoder.keywords import CallOptions, check_choices
 from decoder.measure.measurable import Measurable
-from decoder.models import loading
 from decoder.models.hf import CausalModel
 from decoder.processors import check_one_row
 from decoder.prompts import check_ids
-from decoder.randomness import Sampling
 from decoder.results import GenerationResult
+from decoder.settings import Loaded, Named, load, takes
 from decoder.streaming import TextStream
-from decoder.text import check_same_tokenizer
-from decoder.types import Drafter, SamplingParams, Verifier
 
 
 class SpeculativeDecoder(Engine, Measurable):
@@ -35,6 +32,7 @@ class SpeculativeDecoder(Engine, Measurable):
     tokenizer: the target's by default.
     device, dtype, max_memory, offload_folder: placement, through accelerate. `draft_device`, `draft_dtype` default to
         the target's.
+    gguf_file, draft_gguf_file: a GGUF file within the named source.   trust_remote_code: as in transformers.
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
     drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "model" with a draft model, else "ngram".
     verifier: "auto", "match", "token", "block" or a `Verifier`.
@@ -48,103 +46,21 @@ class SpeculativeDecoder(Engine, Measurable):
     Sources: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (2302.01318), Sun et al. 2024 (2403.10444).
     """
 
-    def __init__(
-        self,
-        target_model_name: Any = "tiny",
-        draft_model_name: Any = None,
-        *,
-        tokenizer: Any = None,
-        device: Any = "auto",
-        dtype: Any = "auto",
-        draft_device: Any = None,
-        draft_dtype: Any = None,
-        max_memory: dict[Any, Any] | None = None,
-        offload_folder: str | None = None,
-        gguf_file: str | None = None,
-        draft_gguf_file: str | None = None,
-        trust_remote_code: bool = False,
-        temperature: float = 1.0,
-        top_p: float = 0.9,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        drafter: str | Drafter | None = None,
-        verifier: str | Verifier = "auto",
-        seed: int | None = None,
-        sampling: Sampling = "rejection",
-    ) -> None:
-        params = SamplingParams(temperature, top_k, top_p, min_p)
-        check_choices(drafter, verifier, seed)
-        check_sampling(sampling, verifier)
-        if not loading.is_name(target_model_name):  # a loaded model is accepted wherever a name is
-            loading.check_loaded("target_model_name", target_model_name)
-            if draft_model_name is not None:
-                loading.check_loaded("draft_model_name", draft_model_name)
-            self._assemble(target_model_name, draft_model_name, tokenizer, params, drafter, verifier, seed, sampling)
-            return
-        target_name, draft_name, tokenizer_name = loading.resolve_names(target_model_name, draft_model_name)
-        shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        if target_model_name == "tiny":
-            dtype = loading.tiny_dtype(dtype, device)
-        if tokenizer is None:
-            tokenizer = loading.load_tokenizer("target_model_name", tokenizer_name, gguf_file=gguf_file, **shared)
-        placement: dict[str, Any] = {"max_memory": max_memory, "offload_folder": offload_folder}
-        draft = draft_model_name
-        if draft_name is not None:
-            loading.check_device(draft_device or device)
-            loading.check_dtype(draft_dtype or dtype)
-            if drafter == "crosstokenizer":
-                self.draft_tokenizer = loading.load_tokenizer(
-                    "draft_model_name", draft_name, gguf_file=draft_gguf_file, **shared
-                )
-            else:
-                loading.compare_tokenizers(tokenizer, draft_name, draft_gguf_file, trust_remote_code)
-        target = loading.load_model(
-            "target_model_name", target_name, device=device, dtype=dtype, gguf_file=gguf_file, **placement, **shared
-        )
-        if draft_name is not None:
-            draft = loading.load_model(
-                "draft_model_name",
-                draft_name,
-                device=draft_device or device,
-                dtype=draft_dtype or dtype,
-                gguf_file=draft_gguf_file,
-                **shared,
-            )
-        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
+    @takes(Named, "SpeculativeDecoder")
+    def __init__(self, given: Named) -> None:
+        """The options are those of the class's description."""
+        self._assemble(load(given))
 
     @classmethod
-    def from_models(
-        cls,
-        target: Any,
-        draft: Any = None,
-        *,
-        tokenizer: Any = None,
-        draft_tokenizer: Any = None,
-        temperature: float = 1.0,
-        top_p: float = 0.9,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        drafter: str | Drafter | None = None,
-        verifier: str | Verifier = "auto",
-        seed: int | None = None,
-        sampling: Sampling = "rejection",
-    ) -> SpeculativeDecoder:
+    @takes(Loaded, "SpeculativeDecoder.from_models")
+    def from_models(cls, given: Loaded) -> SpeculativeDecoder:
         """A decoder over loaded models. Neither their configuration nor their weights are changed.
 
         Without a tokenizer, prompts must be token ids and results hold ids only. `draft_tokenizer` is compared with it;
-        drafter="crosstokenizer" lets it be another.
+        drafter="crosstokenizer" lets it be another. The other options are those of the constructor.
         """
-        params = SamplingParams(temperature, top_k, top_p, min_p)
-        check_choices(drafter, verifier, seed)
-        check_sampling(sampling, verifier)
-        loading.check_loaded("target", target)
-        if draft is not None:
-            loading.check_loaded("draft", draft)
-        if tokenizer is not None and draft_tokenizer is not None and drafter != "crosstokenizer":
-            check_same_tokenizer(tokenizer, draft_tokenizer)
         self = cls.__new__(cls)
-        self.draft_tokenizer = draft_tokenizer
-        self._assemble(target, draft, tokenizer, params, drafter, verifier, seed, sampling)
+        self._assemble(given)
         return self
 
     # ---- generating ----

@@ -14,30 +14,22 @@ from decoder.generation import Generation, Setting
 from decoder.keywords import CallOptions, check_choices, check_invariant, check_sampling, reject_unknown
 from decoder.models.hf import CausalModel
 from decoder.prompts import check_ids, encode
-from decoder.randomness import Sampling, fresh_seed
+from decoder.randomness import fresh_seed
 from decoder.request import Request, settle
+from decoder.settings import Loaded
 from decoder.text import valid_ids
-from decoder.types import Drafter, SamplingParams
+from decoder.types import Drafter
 
 
 class Engine:
     """The working half of `SpeculativeDecoder`."""
 
-    draft_tokenizer: Any = None  # set where it is not the target's
-
-    def _assemble(
-        self,
-        target: Any,
-        draft: Any,
-        tokenizer: Any,
-        params: SamplingParams,
-        drafter: Any,
-        verifier: Any,
-        seed: Any,
-        sampling: Sampling,
-    ) -> None:
+    def _assemble(self, given: Loaded) -> None:
+        target, draft, tokenizer = given.target, given.draft, given.tokenizer
         self.target, self.draft, self.tokenizer = target, draft, tokenizer
-        self.params, self.verifier, self.seed, self.sampling = params, verifier, seed, sampling
+        self.draft_tokenizer = given.draft_tokenizer  # set where it is not the target's
+        self.params, self.verifier = given.params, given.verifier
+        self.seed, self.sampling = given.seed, given.sampling
         size, missing = (None, []) if tokenizer is None else valid_ids(tokenizer)
         head = int(target.get_output_embeddings().weight.shape[0])
         size = head if size is None else min(size, head)
@@ -46,7 +38,7 @@ class Engine:
         self._target = CausalModel(target, "target", size, banned)
         self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
         self._named: dict[str, Drafter] = {}
-        self.drafter = self._drafter(drafter)
+        self.drafter = self._drafter(given.drafter)
         self._experiences = Experiences()
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:

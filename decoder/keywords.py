@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from transformers import GenerationConfig
@@ -52,13 +52,14 @@ class CallOptions(TypedDict, total=False):
     cache: Any
 
 
-def reject_unknown(options: Mapping[str, Any], where: str) -> None:
-    """Unknown keywords are errors, with the nearest known name as remedy."""
-    known = sorted(CallOptions.__annotations__)
+def reject_unknown(options: Mapping[str, Any], where: str, known: Iterable[str] | None = None) -> None:
+    """Unknown keywords are errors, with the nearest known name as remedy; known: those of a call by default."""
+    names = sorted(CallOptions.__annotations__) if known is None else list(known)
+    told = ["k", *names] if known is None else names  # k is an argument of its own
     for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, [*known, "k"], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: k, {', '.join(known)}."
+        if name not in names:
+            near = difflib.get_close_matches(name, told, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(told)}."
             raise TypeError(f"{where}() got an unknown keyword {name!r}; {hint}")
 
 
