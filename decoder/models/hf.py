@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoder.models.attention import grouped_heads
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
 from decoder.models.probe import check_cached_equals_uncached
 
@@ -140,7 +141,8 @@ class CausalModel:
             arguments["attention_mask"] = mask
         if self._keeps_logits:
             arguments["logits_to_keep"] = keep
-        logits: Tensor = self.model(**arguments).logits
+        with grouped_heads(self.device):
+            logits: Tensor = self.model(**arguments).logits
         if not self._keeps_logits:
             logits = logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]
         return logits
