@@ -5,10 +5,10 @@ Both models run whole, through the same code as real ones; only their embeddings
 table records which token follows which: a random cycle over the vocabulary, s(v). The target's head holds the
 embedding of v in the row of s(v), so its argmax after v is s(v) whatever its random layers add: the margin is of the
 order of the width d where their noise is of the order of sqrt(d), so that bfloat16, int8 and int4 read the same
-table. The draft's head follows the same record for a random share `acceptance` of the tokens, and another successor
-for the rest. Hence
+table. The draft's head follows the same record for the share `acceptance` of the tokens, and another successor for the
+rest; the share holds in every 25 tokens along the record, in random order. Hence
 
-    P(a drafted token is accepted) = acceptance, independently at each position,
+    P(a drafted token is accepted) = acceptance at each position,
 
 at any temperature in ordinary use, for this project's drafter and for the library's assistant alike. What it does not
 show: how acceptance varies along a real text, and lookup drafters, which find nothing here.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 _LAYER_GAIN = 0.3  # what a layer adds, small against the embedding it is added to
+_STRETCH = 25  # tokens of the record within which the dialled share holds
 
 
 def _gpt2(layers: int, width: int, heads: int, vocabulary: int = 50257) -> dict[str, Any]:
@@ -81,9 +83,21 @@ def successors(vocabulary: int, seed: int) -> Tensor:
 
 
 def partly_agreeing(record: Tensor, acceptance: float, seed: int) -> Tensor:
-    """A table [V] that says what the record says with probability `acceptance` and something else otherwise."""
-    draw = torch.rand(len(record), generator=torch.Generator().manual_seed(seed))
-    differing = torch.nonzero(draw >= acceptance).flatten()
+    """A table [V] that says what the record says for the share `acceptance` of the tokens, something else for the rest.
+
+    The share holds in every stretch of the cycle, in random order within it: drawn freely, a run of 64 tokens would
+    reach 0.71 only give or take 0.06, and with it another speed-up.
+    """
+    share = Fraction(acceptance).limit_denominator(10_000)
+    along = torch.tensor([0, *follow(record, 0, len(record) - 1)])
+    generator = torch.Generator().manual_seed(seed)
+    differs = torch.empty(len(record), dtype=torch.bool)
+    for start in range(0, len(record), _STRETCH):
+        stretch = along[start : start + _STRETCH]
+        stop = start + len(stretch)
+        agreeing = int(share * stop) - int(share * start)
+        differs[stretch[torch.randperm(len(stretch), generator=generator)]] = torch.arange(len(stretch)) >= agreeing
+    differing = torch.nonzero(differs).flatten()
     table = record.clone()
     if len(differing) > 1:  # one alone has no other successor to take
         table[differing] = record[differing].roll(1)

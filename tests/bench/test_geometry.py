@@ -27,6 +27,17 @@ def test_the_draft_s_table_agrees_as_often_as_dialled(acceptance: float) -> None
     assert len(set(table.tolist())) == 20_000  # one head row for each token
 
 
+def test_the_share_holds_in_short_runs_too() -> None:
+    """Else a benchmark of 64 tokens would measure its luck."""
+    record = successors(5_000, seed=0)
+    agrees = partly_agreeing(record, 0.71, seed=1) == record
+    along = torch.tensor([0, *follow(record, 0, len(record) - 1)])
+    runs = agrees[along].double().unfold(0, 64, 1).mean(-1)
+    assert runs.min() > 0.60 and runs.max() < 0.82  # drawn freely: 0.53 to 0.89
+    stretches = agrees[along].reshape(-1, 25)
+    assert len({tuple(each) for each in stretches.tolist()}) > 150  # and not one pattern over and over
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_text_follows_the_record_whatever_the_precision(family: str, dtype: torch.dtype) -> None:
