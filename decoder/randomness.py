@@ -30,11 +30,10 @@ def fresh_seed() -> int:
 def invert_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Tokens [...] whose cumulative interval holds the uniforms [...] in [0, 1); probs [..., V]."""
     wide = torch.float32 if probs.device.type == "mps" else torch.float64
-    cdf = probs.to(wide).cumsum(-1)
-    total = cdf[..., -1:]
-    below = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(uniforms.to(wide).unsqueeze(-1) * total, below)
-    found = torch.searchsorted(cdf, point.contiguous(), right=True).squeeze(-1)
+    cdf = probs.cumsum(-1, dtype=wide)
+    below = cdf[..., -1:] * (1.0 - torch.finfo(wide).eps)  # at least one step below the total, so no point reaches it
+    point = uniforms.to(wide).unsqueeze(-1) * below
+    found = torch.searchsorted(cdf, point, right=True).squeeze(-1)
     return found.clamp_(max=probs.shape[-1] - 1)  # only NaN rows reach the clamp; the loop reports those
 
 

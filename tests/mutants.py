@@ -126,7 +126,7 @@ MUTANTS = [
             ("residual(rows_at(p, tau), q_tau, scale)", "residual(rows_at(p, tau), q_tau)")),
     _mutant("block verification that stops at the first failure", "tau is the leading run", BLOCK,
             "enumeration: block, ten tables",
-            ("(position * passed).amax(-1)", "passed[:, 1:].long().cumprod(-1).sum(-1)")),
+            ("(position * passed).amax(-1)", "passed.long().cumprod(-1).sum(-1)")),
     _mutant("tokens kept after EOS", "commits the whole round", LOOP, "enumeration: token, good draft",
             ("            if self.finish_reason:\n                return tuple(tokens[:n])",
              "            if self.finish_reason:\n                self.tokens += tokens[n:]; return tuple(tokens)")),

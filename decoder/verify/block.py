@@ -14,15 +14,29 @@ import torch
 from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
-from decoder.verify.chain import at_tokens, draft_law, real_positions, residual, rows_at
+from decoder.verify.chain import at_tokens, draft_law, residual, rows_at, undrafted
 
 
 def running_ratio(p_x: Tensor, q_x: Tensor) -> Tensor:
     """P_0 ... P_K from p(x), q(x) [B, K] -> [B, K+1]."""
     ratios = [p_x.new_ones(p_x.shape[0])]
-    for i in range(p_x.shape[1]):
-        ratios.append((ratios[-1] * p_x[:, i] / q_x[:, i]).clamp(max=1.0))
+    for p_i, q_i in zip(p_x.unbind(1), q_x.unbind(1), strict=True):
+        ratios.append((ratios[-1] * p_i / q_i).clamp_(max=1.0))
     return torch.stack(ratios, dim=1)
+
+
+def pass_odds(p: Tensor, q: Tensor, ratio: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerators and denominators [B, K] of h_1 ... h_K; `last` marks each row's last drafted token.
+
+    s_i needs the q after it, which the last drafted token does not have: the test there is P_k itself.
+    """
+    survived = ratio[:, 1:]  # P_1 ... P_K
+    surplus = (survived[:, :-1, None] * p[:, 1:-1] - q[:, 1:]).clamp_(min=0.0).sum(-1)  # [B, K-1]
+    surplus = torch.nn.functional.pad(surplus, (0, 1))
+    above = torch.where(last, survived, surplus)
+    below = torch.where(last, 1.0, surplus + 1.0 - survived)
+    certain = below <= 0.0  # P_i = 1 and no surplus: rejecting here would change nothing
+    return above.masked_fill_(certain, 1.0), below.masked_fill_(certain, 1.0)
 
 
 class BlockVerifier:
@@ -35,29 +49,22 @@ class BlockVerifier:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
         tokens = draft.tokens.to(p.device)  # [B, K]
         width = tokens.shape[1]
+        if width == 0:
+            return undrafted(p, random, starts)
         q = draft_law(draft, p)  # [B, K, V]
-        real = real_positions(draft.counts, width, p.device)
-        p_x = at_tokens(p[:, :width], tokens)
-        q_x = at_tokens(q, tokens).masked_fill(~real, 1.0)  # padding must not divide by zero
-        ratio = running_ratio(p_x, q_x)  # [B, K+1]
         counts = torch.tensor(draft.counts, device=p.device)  # [B]
-
-        # s_i needs the next position's q; at a row's last drafted token the test is P_k itself.
-        q_next = torch.cat([q[:, 1:], torch.zeros_like(p[:, :1])], dim=1)  # [B, K, V]
-        surplus = (ratio[:, 1:, None] * p[:, 1:] - q_next).clamp_(min=0.0).sum(-1)  # [B, K]
-        last = torch.arange(1, width + 1, device=p.device) == counts[:, None]
-        numerator = torch.where(last, ratio[:, 1:], surplus)
-        denominator = torch.where(last, torch.ones_like(surplus), surplus + 1.0 - ratio[:, 1:])
-        certain = denominator <= 0.0  # P_i = 1 and no surplus: rejecting here would change nothing
-        passed = random.accept(numerator.masked_fill(certain, 1.0), denominator.masked_fill(certain, 1.0), draft.counts)
-        position = torch.arange(width + 1, device=p.device)
-        passed = torch.cat([torch.ones_like(counts[:, None], dtype=torch.bool), passed & real], dim=1)  # [B, K+1]
+        position = torch.arange(1, width + 1, device=p.device)
+        padding = position > counts[:, None]  # [B, K]
+        p_x = at_tokens(p[:, :width], tokens)
+        q_x = at_tokens(q, tokens).masked_fill_(padding, 1.0)  # padding must not divide by zero
+        ratio = running_ratio(p_x, q_x)  # [B, K+1]
+        above, below = pass_odds(p, q, ratio, position == counts[:, None])
+        passed = random.accept(above, below, draft.counts) & ~padding
         tau = (position * passed).amax(-1)  # [B]: the last that passed, no break at a failure
 
-        q_all = torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)
         full = tau == counts
-        q_tau = rows_at(q_all, tau).masked_fill(full[:, None], 0.0)
-        scale = ratio.gather(1, tau[:, None]).squeeze(1).masked_fill(full, 1.0)
+        q_tau = rows_at(q, tau.clamp(max=width - 1)).masked_fill_(full[:, None], 0.0)
+        scale = ratio.gather(1, tau[:, None]).squeeze(1).masked_fill_(full, 1.0)
         law = residual(rows_at(p, tau), q_tau, scale)  # [B, V]
         y = random.draw(law.unsqueeze(1), starts, [1] * len(starts)).squeeze(1)
-        return Verdict(tau, y, (p_x / q_x).clamp(max=1.0))
+        return Verdict(tau, y, (p_x / q_x).clamp_(max=1.0))

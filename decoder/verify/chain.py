@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoder.types import Draft
+from decoder.types import Draft, RandomSource, Verdict
 
 
 def real_positions(counts: Sequence[int], width: int, device: torch.device) -> Tensor:
@@ -34,7 +34,14 @@ def at_tokens(probs: Tensor, tokens: Tensor) -> Tensor:
 
 def rows_at(probs: Tensor, index: Tensor) -> Tensor:
     """One position of each row: probs [B, n, V], index [B] -> [B, V]."""
-    return probs[torch.arange(probs.shape[0], device=probs.device), index]
+    first = torch.arange(0, probs.shape[0] * probs.shape[1], probs.shape[1], device=probs.device)  # of each row
+    return probs.flatten(0, 1).index_select(0, first + index)
+
+
+def undrafted(p: Tensor, random: RandomSource, starts: Sequence[int]) -> Verdict:
+    """The verdict on an empty draft: y ~ p [B, 1, V]."""
+    y = random.draw(p, starts, [1] * len(starts)).squeeze(1)
+    return Verdict(torch.zeros_like(y), y)
 
 
 def residual(p: Tensor, q: Tensor, scale: Tensor | None = None) -> Tensor:

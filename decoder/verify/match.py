@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
-from decoder.verify.chain import at_tokens, leading_run, real_positions, rows_at
+from decoder.verify.chain import at_tokens, leading_run, real_positions
 
 
 def compare(spoken: Tensor, draft: Draft) -> Verdict:
@@ -21,9 +21,11 @@ def compare(spoken: Tensor, draft: Draft) -> Verdict:
     width = tokens.shape[1]
     if width == 0:
         return Verdict(torch.zeros_like(spoken[:, 0]), spoken[:, 0])
-    agrees = (spoken[:, :width] == tokens) & real_positions(draft.counts, width, spoken.device)
+    agrees = spoken[:, :width] == tokens
+    if min(draft.counts) < width:
+        agrees &= real_positions(draft.counts, width, spoken.device)
     accepted = leading_run(agrees)
-    return Verdict(accepted, rows_at(spoken, accepted))
+    return Verdict(accepted, spoken.gather(1, accepted[:, None]).squeeze(1))
 
 
 class MatchVerifier:
@@ -49,7 +51,7 @@ class GreedyVerifier:
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """`p` may be any scores [B, K+1, V]; only their order matters."""
-        return compare(p.argmax(-1), draft)
+        return compare(p.max(-1).indices, draft)  # the first of equals, like argmax, at half its time on a CPU
 
 
 def match_in_order(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
-from decoder.verify.chain import at_tokens, draft_law, leading_run, real_positions, residual, rows_at
+from decoder.verify.chain import at_tokens, draft_law, leading_run, real_positions, residual, rows_at, undrafted
 
 
 class TokenVerifier:
@@ -25,14 +25,15 @@ class TokenVerifier:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
         tokens = draft.tokens.to(p.device)  # [B, K]
         width = tokens.shape[1]
+        if width == 0:
+            return undrafted(p, random, starts)
         q = draft_law(draft, p)  # [B, K, V]
         p_x, q_x = at_tokens(p[:, :width], tokens), at_tokens(q, tokens)  # [B, K]
         real = real_positions(draft.counts, width, p.device)
         accepted = leading_run(random.accept(p_x, q_x, draft.counts) & real)  # [B]
-        # A padded "draft" with q = 0 turns the bonus position's residual into p, so one draw serves both cases.
-        q = torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)  # [B, K+1, V]
         bonus = accepted == torch.tensor(draft.counts, device=p.device)
-        q_next = rows_at(q, accepted).masked_fill(bonus[:, None], 0.0)
+        # q = 0 turns the bonus position's residual into p, so one draw serves both cases.
+        q_next = rows_at(q, accepted.clamp(max=width - 1)).masked_fill(bonus[:, None], 0.0)
         law = residual(rows_at(p, accepted), q_next)  # [B, V]
         y = random.draw(law.unsqueeze(1), starts, [1] * len(starts)).squeeze(1)
         return Verdict(accepted, y, (p_x / q_x).clamp(max=1.0))
