@@ -25,6 +25,7 @@ from decoder.bench.methods import Plan, label
 from decoder.bench.prediction import predict
 from decoder.bench.prompts import as_ids, read_prompts
 from decoder.drafters import ModelDrafter
+from decoder.files import write_text
 from decoder.measure.statistics import Interval
 from decoder.prompts import encode
 from decoder.report import coloured, comparison, legend, metrics, styled, terminal_table, visible, wants_colour
@@ -133,7 +134,7 @@ def _write(report: Report, path: str | None) -> None:
     if path is not None:
         report.write(path)
         page = Path(path).with_suffix(".html")
-        page.write_text(html_report(report.to_dict()), encoding="utf-8")
+        write_text(page, html_report(report.to_dict()))
         print(f"wrote {page.with_suffix('.json')}, .md and .html", file=sys.stderr)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from decoder.controllers import Experiences, Length
 from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
 from decoder.generation import Generation, Setting
-from decoder.keywords import CallOptions, check_choices, check_invariant, check_sampling, reject_unknown
+from decoder.keywords import CallOptions, as_ids, check_choices, check_invariant, check_sampling, reject_unknown
 from decoder.models.hf import CausalModel
 from decoder.prompts import check_ids, encode
 from decoder.randomness import fresh_seed
@@ -57,7 +57,7 @@ class Engine:
 
     def _encode(self, prompt: Any, options: CallOptions, where: str) -> tuple[list[list[int]], bool]:
         reject_unknown(options, where)
-        rows, many = encode(prompt, self.tokenizer, options.get("attention_mask"))
+        rows, many = encode(prompt, self.tokenizer, options.get("attention_mask"), self._padding(options))
         check_ids(rows, self._target.embedding_size)
         return rows, many
 
@@ -72,6 +72,18 @@ class Engine:
         for row in rows:
             request.limits_for(len(row), self._target.context_length)
         return request
+
+    def _padding(self, options: CallOptions) -> int | None:
+        """The id that the library takes for padding where a tensor comes without a mask: pad, unless it is an EOS."""
+        sources = (options.get("generation_config"), self.target.generation_config)
+        found = []
+        for name in ("pad_token_id", "eos_token_id"):
+            held = [getattr(source, name, None) for source in sources]
+            found.append(options.get(name, held[0] if held[0] is not None else held[1]))
+        pad, eos = found
+        if not isinstance(pad, int) or eos is None:
+            return pad if isinstance(pad, int) else None
+        return None if pad in as_ids("eos_token_id", eos) else pad
 
     def _own_eos(self) -> list[int]:
         own = getattr(self.target.generation_config, "eos_token_id", None)

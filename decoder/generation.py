@@ -35,7 +35,13 @@ def criterion(rule: Any, device: torch.device) -> StopRule:
 
     def stop(tokens: Sequence[int], prompt_length: int) -> bool:
         verdict = rule(torch.tensor([list(tokens)], device=device), None)
-        return bool(torch.as_tensor(verdict).any())
+        try:
+            return bool(torch.as_tensor(verdict).any())
+        except (TypeError, ValueError, RuntimeError) as error:
+            name = getattr(rule, "__name__", type(rule).__name__)
+            raise TypeError(
+                f"stopping_criteria {name} returned {verdict!r:.60}; it must return True or False."
+            ) from error
 
     return stop
 
@@ -181,7 +187,13 @@ class Generation:
             ) from error
 
     def steps(self) -> Iterator[Step]:
-        """Run to the end, yielding each round. A `streamer` of the request is fed on the way."""
+        """Run to the end, yielding each round. A `streamer` of the request is fed on the way.
+
+        Raises:
+            ValueError: it has been run before.
+        """
+        if self._parts is not None:
+            raise ValueError("this stream has been read already; see its result, or call stream() again.")
         streamer = self._request.options.get("streamer")
         if streamer is not None:
             streamer.put(torch.tensor([self.rows[0].tokens]))
@@ -230,7 +242,9 @@ class Generation:
         text = full_text = ""
         if self._setting.tokenizer is not None:
             text, full_text = new_text(self._setting.tokenizer, prompt, new)
-            text = cut_at_stop(text, self._request.stop_strings, full_text[: len(full_text) - len(text)])
+            before = full_text[: len(full_text) - len(text)]
+            text = cut_at_stop(text, self._request.stop_strings, before)
+            full_text = before + text
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(
             text=text,

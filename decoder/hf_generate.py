@@ -100,6 +100,8 @@ def request_from_library(
         raise ValueError(f"custom_generate received {unknown}, which would have to be ignored; leave them out.")
     if config.num_beams not in (None, 1):
         raise ValueError(f"num_beams={config.num_beams} is not supported: use 1.")
+    if config.use_cache is False or passed.get("use_cache") is False:
+        raise ValueError("use_cache=False is not supported: verification needs the KV cache; leave it out.")
     if cache is not None and cache.get_seq_length() > 0:
         raise ValueError("a cache that already holds tokens is not supported with custom_generate; leave it out.")
     wanted = [name for name in _EXTRA_OUTPUTS if getattr(config, name, None)]

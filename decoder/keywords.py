@@ -127,7 +127,10 @@ def as_ids(name: str, value: Any) -> list[int]:
     if isinstance(ids, bool) or not isinstance(ids, (int, Sequence, frozenset, set)) or isinstance(ids, (str, bytes)):
         raise TypeError(f"{name}={value!r} must be a token id or a list of them; leave it out for the default.")
     ids = [ids] if isinstance(ids, int) else list(ids)
-    return [check_integer(name, token, 0, "give a token id, a list of them, or None.") for token in ids]
+    found = [check_integer(name, token, 0, "give a token id, a list of them, or None.") for token in ids]
+    if max(found, default=0) >= 2**63:
+        raise ValueError(f"{name}={max(found)} is no token id; give ids of the model's vocabulary.")
+    return found
 
 
 def _check_penalty(value: Any) -> None:

@@ -24,6 +24,10 @@ def _need_tokenizer(tokenizer: Any, what: str) -> Any:
 
 
 def _from_text(text: str, tokenizer: Any) -> list[int]:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(
+            f"prompt={text!r:.60} holds half a surrogate pair, which is no text; decode it properly first."
+        )
     ids: list[int] = list(_need_tokenizer(tokenizer, "a text prompt")(text)["input_ids"])
     if not ids:
         if tokenizer.bos_token_id is None:
@@ -66,7 +70,8 @@ def _one(prompt: Any, tokenizer: Any) -> list[int]:
         return _from_chat(prompt, tokenizer)
     if isinstance(prompt, torch.Tensor) and prompt.ndim == 1:
         return _from_tensor(prompt)
-    if isinstance(prompt, Sequence) and prompt and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
+    listed = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))  # bytes are no ids
+    if listed and prompt and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
         return [int(token) for token in prompt]
     raise TypeError(
         f"prompt of type {type(prompt).__name__} is not understood; pass a string, a list of chat messages, a tensor "
@@ -74,18 +79,31 @@ def _one(prompt: Any, tokenizer: Any) -> list[int]:
     )
 
 
-def encode(prompt: Any, tokenizer: Any, attention_mask: Any = None) -> tuple[list[list[int]], bool]:
+def _unpacked(encoding: Mapping[str, Any], attention_mask: Any) -> tuple[Any, Any]:
+    """(ids, mask) of what a tokenizer returned; lists of different lengths hold no padding and need no mask."""
+    ids, mask = encoding["input_ids"], encoding.get("attention_mask", attention_mask)
+    if isinstance(ids, Sequence) and len({len(row) if isinstance(row, Sequence) else -1 for row in ids}) > 1:
+        return ids, None
+    ids = torch.as_tensor(ids)
+    return (ids[None], None if mask is None else torch.as_tensor(mask)[None]) if ids.ndim == 1 else (ids, mask)
+
+
+def encode(
+    prompt: Any, tokenizer: Any, attention_mask: Any = None, pad: int | None = None
+) -> tuple[list[list[int]], bool]:
     """(rows of token ids, whether the caller gave several prompts).
 
     A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several.
+    pad: an id that is padding in a 2-D tensor without a mask, as in the library; None where no id is.
 
     Raises:
         TypeError, ValueError: saying what is wrong with which prompt.
     """
     if isinstance(prompt, Mapping) and "input_ids" in prompt:  # a BatchEncoding
-        attention_mask = prompt.get("attention_mask", attention_mask)
-        prompt = torch.as_tensor(prompt["input_ids"])
+        prompt, attention_mask = _unpacked(prompt, attention_mask)
     if isinstance(prompt, torch.Tensor) and prompt.ndim == 2:
+        if attention_mask is None and pad is not None:
+            attention_mask = prompt != pad
         rows, many = _rows_of(prompt, attention_mask), prompt.shape[0] != 1
     elif attention_mask is not None:
         raise ValueError("attention_mask goes with a 2-D tensor of ids; for other prompts leave it out.")

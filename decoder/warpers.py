@@ -17,6 +17,7 @@ from decoder.types import SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
 _SELECT = 128
+_COLD = 1e-6
 
 
 def _keep_top_k(scores: Tensor, top_k: int) -> Tensor:
@@ -60,7 +61,9 @@ def _nucleus_mask(scores: Tensor, probs: Tensor, top_p: float) -> Tensor:
 def warped_probs(scores: Tensor, params: SamplingParams) -> Tensor:
     """Scores [..., V] -> probabilities [..., V] under `params` (temperature > 0)."""
     flat = scores.reshape(-1, scores.shape[-1])
-    if params.temperature != 1.0:
+    if params.temperature < _COLD:  # nothing may overflow: only differences to the best count
+        flat = (flat - flat.amax(-1, keepdim=True)) / max(params.temperature, 1e-30)
+    elif params.temperature != 1.0:
         flat = flat / params.temperature
     if params.top_k > 0:
         flat = _keep_top_k(flat, params.top_k)
@@ -98,19 +101,32 @@ class Warper:
         if not self.processors:
             return scores
         rows = []
+        vocab = scores.shape[-1]
         for row, context in enumerate(contexts):
+            # A prompt may hold ids that the law lacks; processors that look up each id's score find them impossible.
+            spare = max(max(context) + 1 - vocab, 0)
+            own = torch.nn.functional.pad(scores[row], (0, spare), value=-torch.inf) if spare else scores[row]
             prefix = torch.tensor([list(context)], dtype=torch.long, device=logits.device)  # [1, L]
             if drafted is not None:
                 prefix = torch.cat([prefix, drafted[row : row + 1].to(prefix.device)], dim=1)
             rows.append(
-                [self.process(prefix[:, : len(context) + i], scores[row, i : i + 1]) for i in range(logits.shape[1])]
+                [self.process(prefix[:, : len(context) + i], own[i : i + 1])[:, :vocab] for i in range(logits.shape[1])]
             )
         return torch.stack([torch.cat(row) for row in rows])
 
     def process(self, prefix: Tensor, scores: Tensor) -> Tensor:
-        """Run the processors for one position: prefix [1, L], scores [1, V] -> [1, V]."""
+        """Run the processors for one position: prefix [1, L], scores [1, V] -> [1, V].
+
+        Raises:
+            TypeError: naming a processor that returned something else.
+        """
         for processor in self.processors:
-            scores = processor(prefix, scores)
+            found = processor(prefix, scores)
+            if not isinstance(found, Tensor) or found.shape != scores.shape:
+                what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+                name = getattr(processor, "__name__", type(processor).__name__)
+                raise TypeError(f"logits_processor {name} returned {what}; it must return scores {list(scores.shape)}.")
+            scores = found
         return scores
 
     def probs(self, scores: Tensor) -> Tensor:

@@ -198,6 +198,23 @@ def test_no_mask_equals_a_mask_of_ones_equals_left_padding(decoder) -> None:
     assert left.prompt_token_ids == tuple(PROMPT)
 
 
+def test_padding_without_a_mask_is_what_it_is_to_generate(decoder, greedy) -> None:
+    """The library takes pad ids for padding, unless pad is an EOS or there is none."""
+    padded = torch.tensor([[0, 0, 0, *PROMPT]])
+    alone = greedy(decoder.target, PROMPT, 12)
+    config = decoder.target.generation_config
+    assert config.pad_token_id == 0
+    assert ids_of(decoder.generate(padded, max_new_tokens=12)) == alone
+    assert decoder.generate(padded, max_new_tokens=12, pad_token_id=63).prompt_token_ids == (0, 0, 0, *PROMPT)
+    for eos in (0, [9, 0], torch.tensor([0])):
+        result = decoder.generate(padded, max_new_tokens=12, eos_token_id=eos)
+        assert result.prompt_token_ids == (0, 0, 0, *PROMPT)
+        with torch.no_grad():
+            ids = torch.ones_like(padded)
+            out = decoder.target.generate(padded, max_new_tokens=12, do_sample=False, eos_token_id=eos, pad_token_id=0)
+        assert ids_of(result) == out[0, ids.shape[1] :].tolist()
+
+
 @pytest.mark.parametrize("k", [0, 6])
 def test_every_two_token_substring_as_a_stop_string(talker, target, tokenizer, greedy, k: int) -> None:
     prompt = tokenizer("the cat")["input_ids"]
@@ -413,6 +430,20 @@ def test_a_generation_config_works_and_keywords_win(decoder, greedy) -> None:
     output = decoder.generate(torch.tensor(PROMPT), generation_config=several)
     assert output.sequences.shape == (3, len(PROMPT) + 4)
     assert config.max_new_tokens == 6, "the caller's object is not modified"
+
+
+def test_a_models_own_generation_config_counts_where_it_is_given(greedy) -> None:
+    """`generate` reads it by itself (Qwen's holds a repetition penalty); here it is an argument like any other."""
+    target = toy_model("llama", seed=5)
+    free = greedy(target, PROMPT, 16)
+    own = {"repetition_penalty": 1.6, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "do_sample": True}
+    target.generation_config = GenerationConfig(**own, eos_token_id=[63, 62], pad_token_id=0, bos_token_id=1)
+    wanted = greedy(target, PROMPT, 16)
+    assert wanted != free
+    decoder = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.05), temperature=0)
+    options = {"max_new_tokens": 16, "do_sample": False}
+    assert ids_of(decoder.generate(PROMPT, generation_config=target.generation_config, **options)) == wanted
+    assert ids_of(decoder.generate(PROMPT, **options)) == free
 
 
 def test_return_dict_pads_on_the_right_with_the_pad_token(decoder, greedy) -> None:

@@ -69,6 +69,8 @@ REFUSED = [
     ({"eos_token_id": "</s>"}, TypeError, r"eos_token_id='</s>' must be a token id"),
     ({"eos_token_id": 1.5}, TypeError, r"eos_token_id=1.5 must be a token id"),
     ({"eos_token_id": [2, -1]}, ValueError, r"eos_token_id=-1 must be >= 0"),
+    ({"eos_token_id": 2**80, "min_new_tokens": 2}, ValueError, r"eos_token_id=\d+ is no token id"),
+    ({"suppress_tokens": [2**80]}, ValueError, r"suppress_tokens=\d+ is no token id"),
     ({"stop_strings": "end"}, ValueError, r"stop_strings=\['end'\] needs a tokenizer"),
     ({"stop_strings": ""}, ValueError, r"stop_strings=\('',\) must be non-empty"),
     ({"stop_strings": 5}, TypeError, r"stop_strings=5 must be a string"),
@@ -267,6 +269,54 @@ def test_processors_that_ban_everything_are_reported(models, temperature: float)
         NonFiniteLogits, match=r"target's logits are NaN or all -inf after position 3 of row 0.*processors"
     ):
         decoder.generate(PROMPT, suppress_tokens=list(range(64)))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_processor_that_returns_no_scores_is_named(models, temperature: float, k: int) -> None:
+    decoder = SpeculativeDecoder.from_models(*models, temperature=temperature)
+
+    class Broken:
+        stateless = True
+
+        def __init__(self, result) -> None:
+            self.result = result
+
+        def __call__(self, ids, scores):
+            return self.result(scores)
+
+    for result, what in (
+        (lambda scores: None, "NoneType"),
+        (lambda scores: scores[0], r"shape \[64\]"),
+        (lambda scores: scores[:, :5], r"shape \[1, 5\]"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"logits_processor Broken returned {what}; it must return scores \[1, 64\]"
+        ):
+            decoder.generate(PROMPT, k=k, max_new_tokens=4, logits_processor=[Broken(result)])
+
+
+@pytest.mark.parametrize("verdict", [None, "yes", object()])
+def test_a_criterion_that_returns_no_verdict_is_named(models, verdict) -> None:
+    decoder = SpeculativeDecoder.from_models(*models)
+
+    def rule(ids, scores):
+        return verdict
+
+    with pytest.raises(TypeError, match=r"stopping_criteria rule returned .*; it must return True or False"):
+        decoder.generate(PROMPT, stopping_criteria=[rule])
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_model_in_training_mode_with_dropout_is_refused(family: str, role: str) -> None:
+    """Each of its forwards has another law: neither the promise nor the cache could hold."""
+    changes = {"attention_dropout": 0.1} if family == "llama" else {}
+    model = toy_model(family, **changes).train()
+    quiet = toy_model("llama").train()  # no dropout anywhere: training mode changes nothing
+    with pytest.raises(ValueError, match=rf"{role} \w+ is in training mode with dropout.*call \.eval\(\)"):
+        SpeculativeDecoder.from_models(*((model, quiet) if role == "target" else (quiet, model)))
+    SpeculativeDecoder.from_models(quiet, model.eval())
 
 
 # ---- names, folders, devices, dtypes ----

@@ -183,6 +183,22 @@ def test_a_prompt_with_ids_beyond_the_tokenizer_does_not_break_the_lookup(tokeni
             assert with_draft.token_ids == plain.token_ids
 
 
+BY_ID = [{"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 2}]
+
+
+@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize("options", BY_ID, ids=str)
+def test_processors_find_ids_beyond_the_tokenizer_impossible(tokenizer, options, k: int) -> None:
+    """They look up the score of each id of the prompt, and the law has none for these."""
+    size = len(tokenizer)
+    target = resized(toy_model("llama", seed=3, vocab_size=size), size + 8)
+    spec = SpeculativeDecoder.from_models(target, tokenizer=tokenizer, drafter="ngram", temperature=0)
+    odd = torch.tensor([5, size + 3, size + 4, 5, size + 3, size + 4, 5])
+    found = spec.generate(odd, k=k, max_new_tokens=20, eos_token_id=None, **options)
+    assert max(found.token_ids) < size
+    assert found.token_ids == spec.generate_baseline(odd, max_new_tokens=20, eos_token_id=None, **options).token_ids
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "model"])
 def test_pad_equal_to_eos_and_none(tokenizer, drafter: str, greedy) -> None:
     model = toy_model("llama", seed=3, vocab_size=len(tokenizer))

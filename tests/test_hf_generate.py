@@ -230,6 +230,8 @@ def test_stopping_criteria(model, spec, greedy) -> None:
 def test_what_would_have_to_be_ignored_is_refused(model, spec) -> None:
     with pytest.raises(ValueError, match="num_beams=3 is not supported"):
         model.generate(IDS[:1], custom_generate=spec, num_beams=3)
+    with pytest.raises(ValueError, match="use_cache=False is not supported"):
+        model.generate(IDS[:1], custom_generate=spec, use_cache=False)
     with pytest.raises(ValueError, match=r"cannot return .*output_scores"):
         model.generate(IDS[:1], custom_generate=spec, output_scores=True, return_dict_in_generate=True)
     with pytest.raises(ValueError, match="inputs_embeds"):

@@ -50,6 +50,19 @@ def test_logits_are_equal_to_the_bit_whatever_the_block(family: str, attention: 
     torch.testing.assert_close(one.float(), free.float(), atol=0.3, rtol=0.1)
 
 
+def test_without_it_bits_do_differ() -> None:
+    """Otherwise the option would be vacuous here: a block of tokens and one token at a time round differently."""
+    tokens = [*PROMPT, *torch.randint(3, 60, (45,), generator=torch.Generator().manual_seed(2)).tolist()]
+    equal: list[int] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for family in FAMILIES:
+            model = build(family, "sdpa").to(dtype)
+            one, five = (logits_by_block(model, tokens, width, 0) for width in (1, 5))
+            torch.testing.assert_close(one.float(), five.float(), atol=0.3, rtol=0.1)
+            equal.append(int((one == five).all(-1).sum()))
+    assert min(equal) < 45, f"rows equal to the bit, of 45: {equal}"
+
+
 @pytest.mark.parametrize("drafter", ["model", "ngram"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_texts_are_identical_for_every_k_and_drafter(attention: str, drafter: str) -> None:

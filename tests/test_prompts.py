@@ -11,13 +11,16 @@ from decoder.prompts import check_ids, encode
 def test_one_prompt_in_every_form_gives_the_same_row(tokenizer) -> None:
     ids = tokenizer("the cat")["input_ids"]
     batch = tokenizer("the cat", return_tensors="pt")
-    for prompt in ("the cat", ids, tuple(ids), torch.tensor(ids), torch.tensor([ids]), batch, batch["input_ids"].int()):
+    lists = tokenizer("the cat")  # with its mask, neither of them in a tensor
+    tensors = (torch.tensor(ids), torch.tensor([ids]), batch["input_ids"].int())
+    for prompt in ("the cat", ids, tuple(ids), *tensors, batch, lists):
         assert encode(prompt, tokenizer) == ([ids], False)
 
 
 def test_several_prompts_in_every_form(tokenizer) -> None:
     first, second = (tokenizer(text)["input_ids"] for text in ("the cat", "a little river"))
-    for prompts in (["the cat", "a little river"], [first, second], [torch.tensor(first), "a little river"]):
+    ragged = tokenizer(["the cat", "a little river"])
+    for prompts in (["the cat", "a little river"], [first, second], [torch.tensor(first), "a little river"], ragged):
         assert encode(prompts, tokenizer) == ([first, second], True)
     assert encode(["the cat"], tokenizer) == ([first], True), "a list of one is a list"
 
@@ -58,6 +61,8 @@ def test_an_empty_text_starts_from_bos(tokenizer) -> None:
         (3.5, TypeError, "float is not understood"),
         ([1.5, 2.5], TypeError, "float is not understood"),
         ([True, False], TypeError, "not understood"),
+        (b"the cat", TypeError, "bytes is not understood"),
+        ("half \ud83d a cat", ValueError, "holds half a surrogate pair"),
         (torch.tensor([1.5]), TypeError, "must hold integer"),
         (torch.tensor(3), TypeError, "Tensor is not understood"),
         (torch.zeros(1, 2, 3, dtype=torch.long), TypeError, "Tensor is not understood"),

@@ -96,6 +96,29 @@ def test_a_stop_string_is_never_streamed_past_nor_its_beginning_shown_and_taken_
         assert stream.result.finish_reason == ("eos" if string == "nowhere" else "stop")
 
 
+def test_a_stop_string_that_begins_in_the_prompt_stops_and_cuts_everywhere_alike(tokenizer, greedy) -> None:
+    """It ends inside a token of several characters: the ids are those of transformers, the text is cut there."""
+    text = "once upon a time there was a little cat"
+    model, ids = parrot(tokenizer, text), tokenizer(text)["input_ids"]
+    spec = SpeculativeDecoder.from_models(model, parrot(tokenizer, text[:20] + "?"), tokenizer=tokenizer, temperature=0)
+    tried = 0
+    for m in range(1, len(ids) - 1):
+        piece = tokenizer.decode(ids[m])
+        if len(piece) < 2:
+            continue
+        prompt, stop = torch.tensor([5, *ids[:m]]), tokenizer.decode(ids[m - 1])[-1] + piece[:-1]
+        wanted = greedy(model, prompt, 20, stop_strings=[stop], tokenizer=tokenizer)
+        assert len(wanted) < 20
+        options = {"k": 3, "max_new_tokens": 20, "stop_strings": [stop, "never said"]}
+        result, stream = spec.generate(prompt, **options), spec.stream(prompt, **options)
+        assert list(result.token_ids) == wanted and result.finish_reason == "stop"
+        assert result.text == piece[:-1] and result.full_text.endswith(stop)
+        assert "".join(stream) == "".join(piece for piece, _ in spec.stream(prompt, **options).tokens()) == result.text
+        assert list(stream.result.token_ids) == wanted
+        tried += 1
+    assert tried >= 4
+
+
 def test_special_tokens_are_not_part_of_the_text(tokenizer) -> None:
     spec = SpeculativeDecoder.from_models(parrot(tokenizer, "a<s>b"), tokenizer=tokenizer, temperature=0)
     stream = spec.stream(torch.tensor([5]))
@@ -122,6 +145,22 @@ def test_the_result_is_there_at_the_end_and_only_then(talker) -> None:
             next(generator)
     except StopIteration as end:
         assert end.value.token_ids == stream.result.token_ids
+
+
+def test_a_stream_is_read_once(talker) -> None:
+    """A second reading would go on writing to the finished text."""
+    stream = talker.stream("the cat", max_new_tokens=12)
+    assert "".join(stream) == stream.result.text
+    ids = stream.result.token_ids
+    assert list(stream) == []
+    with pytest.raises(ValueError, match="this stream has been read already"):
+        list(stream.tokens())
+    assert stream.result.token_ids == ids
+    half = talker.stream("the cat", max_new_tokens=12)
+    first = next(half)
+    with pytest.raises(ValueError, match="this stream has been read already"):
+        list(half.tokens())
+    assert first + "".join(half) == half.result.text == stream.result.text
 
 
 def test_nothing_runs_before_the_first_piece_is_asked_for(talker, monkeypatch) -> None:

@@ -179,3 +179,13 @@ class TestWarper:
             logits, [[2, 5]], torch.tensor([[3]])
         )
         assert torch.equal(logits, before)
+
+
+@DTYPES
+@pytest.mark.parametrize("temperature", (1e-7, 1e-30, 1e-40, 5e-324))
+def test_a_temperature_near_zero_is_greedy_and_never_nan(temperature: float, dtype: torch.dtype) -> None:
+    """Scores divided by it would overflow, and infinity minus infinity is no probability."""
+    scores = scores_of("normal", 50, dtype)
+    for params in (SamplingParams(temperature=temperature), SamplingParams(temperature, top_k=3, top_p=0.9, min_p=0.1)):
+        found = warped_probs(scores, params)
+        assert torch.equal(found, torch.nn.functional.one_hot(scores.argmax(-1), 50).to(dtype))

@@ -121,10 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     library_logging.set_verbosity_error()
     try:
         report = run(args)
-    except (ValueError, TypeError) as error:
+        print(report.markdown())
+        if args.out is not None:
+            report.write(args.out)
+    except (ValueError, TypeError, OSError) as error:
         print(f"benchmark.py: {error}", file=sys.stderr)
         return 2
-    print(report.markdown())
-    if args.out is not None:
-        report.write(args.out)
     return 0

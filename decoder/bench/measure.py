@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from decoder.api import SpeculativeDecoder
 from decoder.bench.environment import environment
 from decoder.bench.methods import Plan, named, speculative
+from decoder.files import write_text
 from decoder.measure.comparison import MethodSummary, summarise
 from decoder.measure.statistics import Interval
 from decoder.measure.timing import Method, Sample, interleaved
@@ -72,9 +73,8 @@ class Report:
     def write(self, path: str | Path) -> None:
         """JSON at `path`, and the Markdown beside it."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".json").write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-        path.with_suffix(".md").write_text(self.markdown())
+        write_text(path.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        write_text(path.with_suffix(".md"), self.markdown())
 
 
 def _ratio(interval: Interval | None) -> str:

@@ -22,6 +22,7 @@ from decoder.bench.pictures import profile_picture
 from decoder.bench.prompts import as_ids
 from decoder.bench.setup import Setup, add_model_options, add_work_options, lengths, set_up
 from decoder.drafters import DRAFTERS
+from decoder.files import write_text
 from decoder.measure.profile import Profile
 from decoder.report.figures import save
 
@@ -86,13 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             text, record = str(profile), {"profile": profile.to_dict()}
             if args.picture is not None:
                 save(profile_picture(profile, setup.title), args.picture)
-    except (ValueError, TypeError, ImportError) as error:
+        print("\n".join([setup.title, *setup.notes, text]))
+        if args.out is not None:
+            record |= {"title": setup.title, "notes": list(setup.notes)}
+            record["environment"] = environment(setup.spec.target, setup.spec.draft)
+            write_text(args.out, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"profile.py: {error}", file=sys.stderr)
         return 2
-    print("\n".join([setup.title, *setup.notes, text]))
-    if args.out is not None:
-        record |= {"title": setup.title, "notes": list(setup.notes)}
-        record["environment"] = environment(setup.spec.target, setup.spec.draft)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     return 0

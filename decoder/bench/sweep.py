@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from decoder.bench.environment import environment
+from decoder.files import write_text
 from decoder.report.tables import markdown_table
 
 Row = dict[str, Any]
@@ -103,7 +104,7 @@ def sweep(experiment: Experiment, root: Path, *, progress: bool = True) -> Path:
 
 def _write_account(experiment: Experiment, folder: Path, rows: Sequence[Row], names: Sequence[str]) -> None:
     place = environment()
-    (folder / "environment.json").write_text(json.dumps(place, indent=1) + "\n")
+    write_text(folder / "environment.json", json.dumps(place, indent=1) + "\n")
     pictures = experiment.draw(rows, folder)
     lines = [
         f"# {experiment.number} {experiment.name.replace('-', ' ')}",
@@ -123,4 +124,4 @@ def _write_account(experiment: Experiment, folder: Path, rows: Sequence[Row], na
         f"    {place['command']}",
         "",
     ]
-    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+    write_text(folder / "README.md", "\n".join(lines))

@@ -18,6 +18,7 @@ import numpy as np
 
 from decoder.drafters.automaton import Cursor, SuffixAutomaton
 from decoder.drafters.lookup import check_count
+from decoder.files import whole_file
 
 _FORMAT = 1
 _LOOKBACK = 64  # tokens a new cursor is led through: longer matches are found while the text grows
@@ -77,7 +78,7 @@ class SuffixMemory:
         texts = self.texts()
         tokens = np.asarray([token for text in texts for token in text], dtype=np.int64)
         lengths = np.asarray([len(text) for text in texts], dtype=np.int64)
-        with open(path, "wb") as file:
+        with whole_file(path) as part, part.open("wb") as file:
             np.savez_compressed(
                 file, format=np.int64(_FORMAT), max_tokens=np.int64(self.max_tokens), tokens=tokens, lengths=lengths
             )

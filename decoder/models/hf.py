@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoder.models.attention import grouped_heads
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
-from decoder.models.probe import check_cached_equals_uncached
+from decoder.models.probe import check_cached_equals_uncached, check_no_dropout
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
@@ -67,6 +67,7 @@ class CausalModel:
 
     def __init__(self, model: Any, role: str, vocab_size: int | None = None, banned: Sequence[int] = ()) -> None:
         check_rollback(model, role)
+        check_no_dropout(model, role)
         self.model = model
         self.role = role
         self.head_size = int(model.get_output_embeddings().weight.shape[0])

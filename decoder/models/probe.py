@@ -49,6 +49,24 @@ def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
     return float(errors.median())
 
 
+def check_no_dropout(model: Any, role: str) -> None:
+    """A model in training mode draws dropout masks: it has no law of its own, and no cache would repeat it.
+
+    Raises:
+        ValueError: naming the model and the remedy.
+    """
+    if not model.training:
+        return
+    config = model.config.get_text_config(decoder=True)
+    rates = [value for name, value in vars(config).items() if name.endswith(("dropout", "pdrop", "dropout_rate"))]
+    modules = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    if any(isinstance(rate, float) and rate > 0 for rate in (*rates, *modules)):
+        raise ValueError(
+            f"{role} {type(model).__name__} is in training mode with dropout, so that its law changes with every "
+            "forward; call .eval() on it first."
+        )
+
+
 def check_cached_equals_uncached(
     open_session: Any, uncached: Any, vocab_size: int, dtype: torch.dtype, kind: str
 ) -> None:

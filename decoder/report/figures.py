@@ -9,6 +9,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoder.files import whole_file
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -56,8 +58,8 @@ def filling(index: int) -> dict[str, Any]:
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the figure in the format of the file's ending (png, svg, pdf)."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150)
     return path
 
 

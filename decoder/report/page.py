@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from decoder.files import write_text
 from decoder.report.bars import Bar, bar_chart, escaped
 from decoder.report.tables import cell
 
@@ -190,5 +191,5 @@ def write_html(source: str | Path, path: str | Path | None = None) -> Path:
     except ValueError as error:
         raise ValueError(f"{source} is not a JSON file ({error}); give what a benchmark wrote.") from error
     path = source.with_suffix(".html") if path is None else Path(path)
-    path.write_text(html_report(data), encoding="utf-8")
+    write_text(path, html_report(data))
     return path

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from decoder import SpeculativeDecoder
 from decoder.controllers import FixedLength
 from decoder.drafters import ModelDrafter
 from decoder.generation import Generation, Setting
 from decoder.models.cache import PositionCache, attention_mask
-from decoder.models.hf import CausalModel
+from decoder.models.hf import CausalModel, CausalSession
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.request import settle
 from decoder.types import SamplingParams
@@ -94,6 +95,53 @@ def test_cached_logits_equal_uncached_ones_after_a_rollback(family: str) -> None
         for row, (text, start) in enumerate(zip(truth, (5, 3), strict=True)):
             whole = model(torch.tensor([text[: start + 4]])).logits[0, start:]
             torch.testing.assert_close(logits[row], whole, atol=1e-4, rtol=1e-4)
+
+
+class Shadow:
+    """Beside every cached forward, an uncached one over the tokens that now stand at those positions.
+
+    It wraps `CausalSession.feed`, so that whatever a session is told, by whichever drafter, is what is checked.
+    """
+
+    def __init__(self, monkeypatch) -> None:
+        self.checked = {"target": 0, "draft": 0}
+        self.original = CausalSession.feed, CausalSession.select
+        shadow = self
+        monkeypatch.setattr(CausalSession, "feed", lambda *args: shadow.feed(*args))
+        monkeypatch.setattr(CausalSession, "select", lambda *args: shadow.select(*args))
+
+    def feed(self, session, tokens, starts, at=None):
+        logits = self.original[0](session, tokens, starts, at)
+        rows = session.__dict__.setdefault("shadow", [[] for _ in starts])
+        for b, start in enumerate(starts):
+            rows[b][start:] = tokens[b].tolist()
+            truth = session.model.model(torch.tensor([rows[b]]), use_cache=False).logits[0, start:]
+            wanted = truth if at is None else truth[at[b]][None]
+            torch.testing.assert_close(logits[b], wanted, atol=1e-4, rtol=1e-4)
+            self.checked[session.model.role] += len(wanted)
+        return logits
+
+    def select(self, session, rows):
+        if "shadow" in session.__dict__:  # a draft that reads its prompt late may lose rows before it has read any
+            session.shadow = [session.shadow[row] for row in rows]
+        self.original[1](session, rows)
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "recycle"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_cached_logit_equals_the_uncached_one(family: str, drafter: str, monkeypatch) -> None:
+    """Whole generations of ragged batches whose rows end apart, for target and draft, greedy and sampled."""
+    target = toy_model(family, seed=5, **FAMILIES[family])
+    target.generation_config.eos_token_id = None
+    spec = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.05), drafter=drafter, seed=3)
+    eos = spec.generate(PROMPTS[0], k=0, max_new_tokens=9, temperature=0).token_ids[-1]
+    shadow = Shadow(monkeypatch)
+    for k, temperature in ((1, 0.9), (4, 0.0), (6, 0.9), ("auto", 0.0)):
+        prompts = [torch.tensor(prompt) for prompt in PROMPTS]
+        results = spec.generate(prompts, k=k, temperature=temperature, max_new_tokens=12, eos_token_id=[eos, 16])
+        assert len({len(result.token_ids) for result in results}) > 1 or temperature, "no row ended before the others"
+    assert shadow.checked["target"] > 60
+    assert drafter != "model" or shadow.checked["draft"] > 40
 
 
 def test_a_hole_in_the_cache_is_caught() -> None:

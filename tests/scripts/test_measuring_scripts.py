@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -54,3 +55,36 @@ def test_compare_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sweep_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("scripts/sweep.py", "--list") == 0
     assert "quantised" in capsys.readouterr().out
+
+
+def bitwise(out: Path, only: str, *more: str) -> tuple[str, ...]:
+    prompts = out.parent / "prompts.txt"
+    prompts.write_text("Once upon a time\nThe fox\nA little river ran\n")
+    folder = str(tiny_paths().target)
+    small = ("--target", folder, "--prompts", str(prompts), "--max-new-tokens", "6", "--only", only)
+    return ("scripts/bitwise.py", *small, "--ours", "ngram:2", "--invariant", "suffix:3", "--json", str(out), *more)
+
+
+def test_bitwise_in_pieces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A second piece adds to the file, what is there is not run again, and another setting is refused."""
+    out = tmp_path / "bits.json"
+    assert run(*bitwise(out, "0:1")) == 0
+    assert run(*bitwise(out, "0:2")) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("prompt 0:") == 1 and printed.count("prompt 1:") == 1
+    record = json.loads(out.read_text())
+    names = "library lookup, library assisted, ours/library, ours ngram:2, invariant/ours, invariant suffix:3"
+    assert {line["comparison"] for line in record["summary"]} == set(names.split(", "))
+    assert all(line["prompts"] == 2 for line in record["summary"])
+    invariant = next(line for line in record["summary"] if line["comparison"] == "invariant suffix:3")
+    assert invariant["identical"] == 2
+    assert "Once" not in out.read_text(), "texts are not written"
+    with pytest.raises(SystemExit, match=r"made with another \['attention'\]"):
+        run(*bitwise(out, "2:3", "--attention", "eager"))
+
+
+def test_bitwise_kernels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("scripts/bitwise_kernels.py", "--dtypes", "bfloat16", "--json", str(tmp_path / "kernels.json")) == 0
+    counts = json.loads((tmp_path / "kernels.json").read_text())["counts"]["bfloat16"]
+    assert len(counts) == 8 and all(0 <= count <= 64 for count in counts.values())
+    assert "eager, another row" in capsys.readouterr().out
