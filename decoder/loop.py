@@ -157,11 +157,12 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
 
 def _emittable(draft: Draft, vocab_size: int) -> Draft:
     """Cut each row before the first id outside the target's vocabulary: a prompt that is looked up may hold one."""
-    if draft.probs is not None or draft.tokens.device.type != "cpu":
+    if draft.probs is not None or draft.tokens.device.type != "cpu" or draft.tokens.numel() == 0:
         return draft  # drawn by a model over the target's own vocabulary
-    outside = (draft.tokens < 0) | (draft.tokens >= vocab_size)
-    if not bool(outside.any()):
+    low, high = draft.tokens.aminmax()
+    if int(low) >= 0 and int(high) < vocab_size:
         return draft
+    outside = (draft.tokens < 0) | (draft.tokens >= vocab_size)
     counts = [min(n, [*row, True].index(True)) for n, row in zip(draft.counts, outside.tolist(), strict=True)]
     return replace(draft, tokens=draft.tokens.masked_fill(outside, 0), counts=counts)
 
@@ -217,19 +218,23 @@ class _Read:
 
 
 def _read(verdict: Verdict, tokens: Tensor, finite: Tensor, draft: Draft) -> list[_Read]:
-    """The round's one device-to-host transfer: everything the host must know, in one float64 tensor."""
+    """The round's one device-to-host transfer: everything the host must know, in one tensor.
+
+    `cat` promotes the columns to int64, or to the overlap's type, in which ids below 2^24 are exact.
+    """
     width = tokens.shape[1]
-    wide = torch.float32 if tokens.device.type == "mps" else torch.float64  # ids are exact in either
-    overlap = torch.zeros_like(tokens, dtype=wide) if verdict.overlap is None else verdict.overlap.to(wide)
-    healthy = torch.ones_like(verdict.accepted) if draft.finite is None else draft.finite.to(tokens.device)
-    columns = [verdict.accepted[:, None], verdict.next_tokens[:, None], healthy[:, None], tokens, finite, overlap]
-    packed = torch.cat([column.to(wide) for column in columns], dim=1).tolist()
+    columns = [verdict.accepted[:, None], verdict.next_tokens[:, None], tokens, finite]
+    if verdict.overlap is not None:
+        columns.append(verdict.overlap.to(torch.promote_types(verdict.overlap.dtype, torch.float32)))
+    if draft.finite is not None:
+        columns.append(draft.finite.to(tokens.device)[:, None])
     rows = []
-    for values, count in zip(packed, draft.counts, strict=True):
-        drafted = [int(v) for v in values[3 : 3 + count]]
-        flags = [bool(v) for v in values[3 + width : 4 + width + count]]
-        shares = values[4 + 2 * width : 4 + 2 * width + count] if verdict.overlap is not None else []
-        rows.append(_Read(int(values[0]), int(values[1]), drafted, shares, flags, bool(values[2])))
+    for values, count in zip(torch.cat(columns, dim=1).tolist(), draft.counts, strict=True):
+        drafted = [int(v) for v in values[2 : 2 + count]]
+        flags = [bool(v) for v in values[2 + width : 3 + width + count]]
+        shares = values[3 + 2 * width : 3 + 2 * width + count] if verdict.overlap is not None else []
+        healthy = draft.finite is None or bool(values[-1])
+        rows.append(_Read(int(values[0]), int(values[1]), drafted, shares, flags, healthy))
     return rows
 
 

@@ -139,7 +139,7 @@ class ModelDrafter(Drafter):
         counts = self._budget(contexts, counts)
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        finite: Tensor | None = None
+        peaks: list[Tensor] = []  # NaN or infinite where the logits were NaN or all -inf
         if any(counts):
             logits = self._catch_up(contexts)
         for i in range(max(counts)):
@@ -152,17 +152,19 @@ class ModelDrafter(Drafter):
                 counts = self._stop_unsure(torch.softmax(scores, -1) if q is None else q, counts, i)
                 if max(counts) == i:
                     break
-            peak, token = scores.max(-1)  # [B, 1]
-            live = torch.isfinite(peak).squeeze(1)
-            finite = live if finite is None else finite & live
-            if q is not None:
+            if q is None:
+                peak, token = scores.max(-1)  # [B, 1]
+            else:
+                peak = q.amax(-1)
                 token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])
                 if not getattr(self._random, "coupled", False):  # with shared noise the token is no sample of q
                     laws.append(q)
+            peaks.append(peak)
             tokens.append(token)
         self._width = len(tokens)
         if not tokens:
             return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), counts)
+        finite = torch.isfinite(torch.cat(peaks, dim=1)).all(1)
         return Draft(torch.cat(tokens, dim=1), counts, torch.cat(laws, dim=1) if laws else None, finite)
 
     def _stop_unsure(self, q: Tensor, counts: Sequence[int], i: int) -> list[int]:
