@@ -14,6 +14,7 @@ from torch import Tensor
 
 from decoder.models.attention import grouped_heads
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
+from decoder.models.inputs import Inputs
 from decoder.models.probe import check_cached_equals_uncached, check_no_dropout
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
@@ -86,10 +87,18 @@ class CausalModel:
         types = set(getattr(config, "layer_types", None) or ())
         self._mask_by_type = types if "sliding_attention" in types else None
         self._windowed = self._window is not None and getattr(config, "use_sliding_window", True) and not types
+        self._plain_masks = (  # one boolean mask serves all layers
+            self.can_batch
+            and not self._mask_by_type
+            and not self._windowed
+            and model.config._attn_implementation == "sdpa"
+        )
         self._cache_name = cache_argument(model)
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
+        self._prepared = Inputs(self.context_length, self.device)
+        self._banned = torch.tensor(self.banned, dtype=torch.long, device=self.device)
         if config.model_type not in BATCHED_FAMILIES | SINGLE_FAMILIES:
             kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
             known = min(self.vocab_size, self.embedding_size)
@@ -112,9 +121,9 @@ class CausalModel:
         return CausalSession(self, cache, fixed_width, limit + fixed_width)
 
     def masks(self, starts: Sequence[int], count: int, slots_seen: int = 0) -> Tensor | dict[str, Tensor] | None:
-        """Explicit masks for rows at different positions; None lets the library make the plain causal one."""
+        """Explicit masks; None lets the library make the plain causal one."""
         if len(set(starts)) == 1 and not slots_seen:
-            return None
+            return self._prepared.causal_mask(starts[0], count) if self._plain_masks else None
         kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
         masks = {}
         for kind in kinds:
@@ -133,10 +142,7 @@ class CausalModel:
         count = tokens.shape[1]
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True, self._cache_name: cache}
         if self._takes_positions:
-            positions = torch.arange(count, device=self.device) + torch.tensor(starts, device=self.device)[:, None]
-            if self.context_length is not None:  # only padding can lie beyond the context
-                positions = positions.clamp_(max=self.context_length - 1)
-            arguments["position_ids"] = positions
+            arguments["position_ids"] = self._prepared.positions(starts, count)
         mask = self.masks(starts, count, cache.pinned)
         if mask is not None:
             arguments["attention_mask"] = mask
@@ -150,12 +156,13 @@ class CausalModel:
 
     def fit_vocabulary(self, logits: Tensor) -> Tensor:
         """Cut or pad the head [B, n, head] to [B, n, V]; ids the tokenizer lacks get -inf."""
-        logits = logits[..., : self.vocab_size]
         missing = self.vocab_size - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        elif missing < 0:
+            logits = logits[..., : self.vocab_size]
         if self.banned:
-            logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+            logits = logits.index_fill(-1, self._banned.to(logits.device), -torch.inf)
         return logits
 
 

@@ -1,0 +1,52 @@
+"""L2: what a forward needs besides its tokens, made once for a model and sliced from then on: positions and masks.
+
+A forward of m tokens after s others takes positions s ... s + m - 1, and the query at position t sees slots 0 ... t.
+Both are windows of something larger: the positions of 0, 1, 2, ..., the mask of a staircase.
+Does not know caches, models or attention kernels; rows at different positions get a mask of their own elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_ROWS = 32  # queries the staircase serves; longer forwards are prefills, whose mask is the library's
+_FIRST = 512  # columns to begin with; doubled when a text grows beyond them
+
+
+class Inputs:
+    """For one model. context_length: None where the model names no limit."""
+
+    def __init__(self, context_length: int | None, device: torch.device) -> None:
+        self._last = None if context_length is None else context_length - 1
+        self._device = device
+        self._positions = torch.arange(context_length or 0, device=device)
+        self._columns = 0
+        self._stairs = torch.empty(0)
+
+    def positions(self, starts: Sequence[int], count: int) -> Tensor:
+        """[B, m] long: starts[b] ... starts[b] + m - 1, a view where all rows start alike."""
+        start = starts[0]
+        if start + count <= len(self._positions) and all(other == start for other in starts):
+            return self._positions[start : start + count].expand(len(starts), -1)
+        positions = torch.arange(count, device=self._device) + torch.tensor(starts, device=self._device)[:, None]
+        return positions if self._last is None else positions.clamp_(max=self._last)  # only padding can lie beyond
+
+    def causal_mask(self, start: int, count: int) -> Tensor | None:
+        """[1, 1, m, start + m] bool, a view; None where the library needs no mask or makes it once in a prefill.
+
+        Row i of the staircase is True up to column `columns + i`; slot j stands in column j + columns - start.
+        """
+        if start == 0 or count == 1 or count > _ROWS:
+            return None
+        if start > self._columns:
+            self._build(max(_FIRST, 2 * self._columns, start))
+        first = self._columns - start
+        return self._stairs[:, :, :count, first : first + start + count]
+
+    def _build(self, columns: int) -> None:
+        edge = torch.arange(columns + _ROWS, device=self._device) - columns  # [columns + rows]
+        seen = edge <= torch.arange(_ROWS, device=self._device)[:, None]
+        self._columns, self._stairs = columns, seen[None, None]
