@@ -110,9 +110,9 @@ MUTANTS = [
             ("drafted = torch.cat(tokens, dim=1) if tokens and self._remembers else None", "drafted = None")),
     _mutant("stale KV after a rejection", "the first token of a round keeps the entry its slot had", CACHE,
             "greedy parity: ragged batch, llama",
-            ("self.keys[:, :, end - write.count : end] = key_states",
+            ("self.keys.narrow(2, start, write.count).copy_(key_states)",
              "skip = int(1 < write.count < end); "
-             "self.keys[:, :, end - write.count + skip : end] = key_states[:, :, skip:]"),
+             "self.keys[:, :, start + skip : end] = key_states[:, :, skip:]"),
             ("self.keys.scatter_(2, slots.expand_as(key_states), key_states)",
              "skip = int(write.count > 1); "
              "self.keys.scatter_(2, slots[:, :, skip:].expand_as(key_states[:, :, skip:]), key_states[:, :, skip:])")),

@@ -83,13 +83,15 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
             self._grow()
         end = write.end
         if write.index is None:
-            self.keys[:, :, end - write.count : end] = key_states
-            self.values[:, :, end - write.count : end] = value_states
+            start = end - write.count
+            self.keys.narrow(2, start, write.count).copy_(key_states)
+            self.values.narrow(2, start, write.count).copy_(value_states)
         else:
             slots = write.index.to(key_states.device)[:, None, :, None]  # [B, 1, m, 1]
             self.keys.scatter_(2, slots.expand_as(key_states), key_states)
             self.values.scatter_(2, slots.expand_as(value_states), value_states)
-        return self.keys[:, :, : write.seen], self.values[:, :, : write.seen]
+        seen = max(end, write.pinned)
+        return self.keys.narrow(2, 0, seen), self.values.narrow(2, 0, seen)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._write.seen, 0
