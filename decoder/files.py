@@ -42,3 +42,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def beside(path: str | os.PathLike[str], suffix: str) -> Path:
+    """The file of another kind next to a report: a name may hold dots ("alpha-0.71"), so only a known ending goes."""
+    path = Path(path)
+    stem = path.with_suffix("") if path.suffix in {".json", ".md", ".html"} else path
+    return stem.with_name(stem.name + suffix)

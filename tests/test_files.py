@@ -13,7 +13,7 @@ import pytest
 
 from decoder import cli
 from decoder.drafters.memory import SuffixMemory
-from decoder.files import whole_file, write_text
+from decoder.files import beside, whole_file, write_text
 from decoder.report.page import write_html
 
 resource = pytest.importorskip("resource")  # how a test makes the system refuse to write
@@ -101,3 +101,9 @@ def test_every_report_is_written_this_way() -> None:
         if path.name != "files.py":
             found = re.findall(r".*(?:\.write_text\(|open\([^)]*[\"']wb?[\"']).*", path.read_text())
             assert all("part.open" in line for line in found), f"{path.name}: {found}; use decoder.files"
+
+
+@pytest.mark.parametrize("given", ["alpha-0.71", "alpha-0.71.json", "alpha-0.71.md", "alpha-0.71.html"])
+def test_a_name_with_dots_keeps_them(tmp_path: Path, given: str) -> None:
+    assert beside(tmp_path / given, ".json") == tmp_path / "alpha-0.71.json"
+    assert beside(str(tmp_path / given), ".md") == tmp_path / "alpha-0.71.md"
