@@ -109,6 +109,7 @@ def _add_own(built: Mapping[str, argparse.ArgumentParser]) -> None:
     """What only one or two commands have."""
     generate, bench, sweep = built["generate"], built["bench"], built["sweep"]
     generate.add_argument("--show-accepted", action="store_true", help="colour each token by its fate")
+    generate.add_argument("--picture", metavar="FILE", help="tokens by fate as a picture (png, svg or pdf)")
     generate.add_argument("--stats", action="store_true", help="print the metrics to the standard error")
     methods = names_among([*FOREIGN, "baseline"])
     bench.add_argument("--methods", type=methods, default=["hf", "baseline"], help="yardsticks (default hf,baseline)")

@@ -25,11 +25,12 @@ from decoder.bench.methods import Plan, label
 from decoder.bench.prediction import predict
 from decoder.bench.prompts import as_ids, read_prompts
 from decoder.drafters import ModelDrafter
-from decoder.files import write_text
+from decoder.files import beside, write_text
 from decoder.measure.statistics import Interval
 from decoder.prompts import encode
 from decoder.report import coloured, comparison, legend, metrics, styled, terminal_table, visible, wants_colour
 from decoder.report.page import html_report, write_html
+from decoder.results import GenerationResult
 
 _BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "verifier", "seed")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -76,7 +77,9 @@ def _print_json(data: Any) -> None:
 def _generate(options: argparse.Namespace) -> None:
     spec, prompt = _decoder(options), _prompt(options)
     if options.json:
-        _print_json(spec.generate(prompt, k=options.k, **_call(options)).to_dict())
+        result = spec.generate(prompt, k=options.k, **_call(options))
+        _picture(result, options.picture)
+        _print_json(result.to_dict())
         return
     stream = spec.stream(prompt, k=options.k, **_call(options))
     if options.show_accepted:
@@ -88,8 +91,17 @@ def _generate(options: argparse.Namespace) -> None:
             print(visible(piece), end="", flush=True)
         print()
     assert stream.result is not None
+    _picture(stream.result, options.picture)
     if options.stats:
         print(terminal_table(*metrics(stream.result)), file=sys.stderr)
+
+
+def _picture(result: GenerationResult, path: str | None) -> None:
+    if path is not None:
+        from decoder.report.figures import save
+        from decoder.report.tokens import token_picture
+
+        print(f"wrote {save(token_picture(result), path)}", file=sys.stderr)
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -133,9 +145,9 @@ def _write(report: Report, path: str | None) -> None:
     """JSON and Markdown beside each other, and the page."""
     if path is not None:
         report.write(path)
-        page = Path(path).with_suffix(".html")
+        page = beside(path, ".html")
         write_text(page, html_report(report.to_dict()))
-        print(f"wrote {page.with_suffix('.json')}, .md and .html", file=sys.stderr)
+        print(f"wrote {beside(path, '.json')}, .md and .html", file=sys.stderr)
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ MODELS = (
 ONE = ["prompt", "--chat", "--max-new-tokens", "--stop", "--k", *MODELS]
 MANY = ["prompt", "--prompts", "--limit", "--chat", "--max-new-tokens", "--repeats", *MODELS]
 FROZEN = {
-    "generate": [*ONE, "--show-accepted", "--stats"],
+    "generate": [*ONE, "--show-accepted", "--picture", "--stats"],
     "compare": ONE,
     "bench": [*MANY, "--methods", "--k", "--out"],
     "sweep": [*MANY, "--k", "--plot", "--out"],

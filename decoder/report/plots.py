@@ -82,8 +82,7 @@ def speedup_over_k(
     if predicted:
         shown = sorted(predicted)
         axes.plot(shown, [predicted[k] for k in shown], "--", markerfacecolor="white", label="predicted", **series(1))
-    axes.axhline(1.0, color=EDGE, linewidth=1, linestyle=":")
-    axes.annotate("plain decoding", (1.0, 1.0), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+    axes.axhline(1.0, color=EDGE, linewidth=1, linestyle=":", label="plain decoding")
     axes.set(xlabel="draft length k [tokens]", ylabel="speed-up over plain decoding [×]")
     axes.set_xticks(ks)
     axes.set_ylim(bottom=0)
