@@ -1,7 +1,9 @@
 """Run experiments: each writes CSV, pictures and a README under experiments/NN-name/, and resumes when interrupted.
 
+    python scripts/sweep.py 01            # collects what benchmark.py and measure_drafters.py have written
     python scripts/sweep.py 02            # draft length on the bundled pair
     python scripts/sweep.py 03a 03b       # theory against the random toy pair
+    python scripts/sweep.py 04 --texts BOOK.txt BOOK.txt --model FOLDER     # text length, on your own texts and model
     python scripts/sweep.py --list
 
 Measure on an otherwise idle machine: on two cores another computing process makes a forward look ten times slower.
@@ -16,19 +18,35 @@ from pathlib import Path
 from decoder.bench.experiments import EXPERIMENTS
 from decoder.bench.sweep import sweep
 
+OF_04 = ("texts", "model", "drafter")
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiments", nargs="*", choices=[[], *sorted(EXPERIMENTS)], metavar="NN")
     parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--texts", type=Path, nargs="+", help="04: plain text files to continue")
+    parser.add_argument(
+        "--model", help="04: hub name or folder of a model with a long context, beside the bundled pair"
+    )
+    parser.add_argument("--drafter", help="04: what drafts for that model (default suffix)")
     parser.add_argument("--out", type=Path, default=Path("experiments"))
     options = parser.parse_args(argv)
     if options.list or not options.experiments:
         for number in sorted(EXPERIMENTS):
             print(f"{number}  {EXPERIMENTS[number]().question}")
         return 0
-    for number in options.experiments:
-        print(sweep(EXPERIMENTS[number](), options.out, progress=sys.stderr.isatty()))
+    given = {name: value for name in OF_04 if (value := getattr(options, name)) is not None}
+    if given and "04" not in options.experiments:
+        parser.error(f"--{next(iter(given))} is an option of experiment 04, which is not among those named")
+    try:
+        for number in options.experiments:
+            own = {"01": {"root": options.out}, "04": given}.get(number, {})
+            experiment = EXPERIMENTS[number](**own)
+            print(sweep(experiment, options.out, progress=sys.stderr.isatty()))
+    except ValueError as error:
+        print(f"sweep.py: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoder.models.hf import CausalModel
 from decoder.types import SamplingParams
 from decoder.warpers import warped_probs
 
@@ -17,6 +18,22 @@ def laws(model: Any, ids: Sequence[int], params: SamplingParams, vocab: int) -> 
     """The warped law after each token of `ids` -> [L, V]."""
     logits = model(torch.tensor([list(ids)], device=model.device)).logits[0, :, :vocab].float()
     return warped_probs(logits, params)
+
+
+@torch.inference_mode()
+def laws_in_steps(model: Any, ids: Sequence[int], prompt: int, params: SamplingParams, width: int = 8) -> Tensor:
+    """The warped laws after token `prompt - 1` and each later one -> [L - prompt + 1, V], fed `width` at a time.
+
+    As in decoding: what a packed model computes for a few tokens is not what it computes for a whole text at once.
+    """
+    session = CausalModel(model, "draft").open(1, len(ids))
+    found = [session.feed(torch.tensor([list(ids[:prompt])]), [0], [prompt - 1])]
+    session.commit([prompt])
+    for start in range(prompt, len(ids), width):
+        part = list(ids[start : start + width])
+        found.append(session.feed(torch.tensor([part]), [start]))
+        session.commit([start + len(part)])
+    return warped_probs(torch.cat(found, 1)[0].float(), params)
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:
