@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from decoder.readout import Read, read_verdict
 from decoder.types import (
     Clock,
     Controller,
@@ -29,7 +30,6 @@ from decoder.types import (
     RandomSource,
     RowStep,
     Step,
-    Verdict,
     Verifier,
     Warp,
 )
@@ -200,42 +200,9 @@ def _settle(
     peak = scores.amax(-1)  # [B, K+1]; NaN wins, -inf only where all are
     p = scores if parts.warp.greedy else parts.warp.probs(scores)
     verdict = parts.verifier(p, draft, parts.random, starts)
-    host = _read(verdict, tokens, torch.isfinite(peak), draft)
+    host = read_verdict(verdict, tokens, torch.isfinite(peak), draft)
     sampled = draft.probs is not None
     return [_emit(row, host[b], draft.counts[b], sampled) for b, row in enumerate(live)]
-
-
-@dataclass(frozen=True)
-class _Read:
-    """One row of a verdict on the host."""
-
-    accepted: int
-    next_token: int
-    drafted: list[int]
-    overlap: list[float]
-    target_finite: list[bool]
-    draft_finite: bool
-
-
-def _read(verdict: Verdict, tokens: Tensor, finite: Tensor, draft: Draft) -> list[_Read]:
-    """The round's one device-to-host transfer: everything the host must know, in one tensor.
-
-    `cat` promotes the columns to int64, or to the overlap's type, in which ids below 2^24 are exact.
-    """
-    width = tokens.shape[1]
-    columns = [verdict.accepted[:, None], verdict.next_tokens[:, None], tokens, finite]
-    if verdict.overlap is not None:
-        columns.append(verdict.overlap.to(torch.promote_types(verdict.overlap.dtype, torch.float32)))
-    if draft.finite is not None:
-        columns.append(draft.finite.to(tokens.device)[:, None])
-    rows = []
-    for values, count in zip(torch.cat(columns, dim=1).tolist(), draft.counts, strict=True):
-        drafted = [int(v) for v in values[2 : 2 + count]]
-        flags = [bool(v) for v in values[2 + width : 3 + width + count]]
-        shares = values[3 + 2 * width : 3 + 2 * width + count] if verdict.overlap is not None else []
-        healthy = draft.finite is None or bool(values[-1])
-        rows.append(_Read(int(values[0]), int(values[1]), drafted, shares, flags, healthy))
-    return rows
 
 
 def _draft_error(row: Row) -> NonFiniteLogits:
@@ -252,7 +219,7 @@ def _target_error(row: Row, position: int) -> NonFiniteLogits:
     )
 
 
-def _emit(row: Row, read: _Read, count: int, sampled: bool) -> RowStep:
+def _emit(row: Row, read: Read, count: int, sampled: bool) -> RowStep:
     """Refuse rubbish, then commit the accepted tokens and the one after them."""
     if not read.draft_finite and count:
         raise _draft_error(row)

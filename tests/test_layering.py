@@ -14,7 +14,7 @@ LAYERS = [
     (0, ["types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
-    (3, "loop drafters keywords settings processors request prompts generation engine".split()),
+    (3, "loop readout drafters keywords settings processors request prompts generation engine".split()),
     (3, ["streaming", "hf_generate", "measure"]),
     (4, ["api"]),
     (5, ["cli", "arguments", "bench", "report", "testing", "__main__"]),

@@ -9,6 +9,7 @@ from decoder.bench.experiments.sequence_length import SequenceLength
 from decoder.bench.experiments.speedups import SpeedupTable
 from decoder.bench.experiments.toy import ToyLength, ToyTemperature
 from decoder.bench.experiments.verifiers import TokenAgainstBlock
+from decoder.bench.experiments.where_time_goes import WhereTimeGoes
 from decoder.bench.sweep import Experiment
 
 EXPERIMENTS: dict[str, Callable[..., Experiment]] = {
@@ -20,6 +21,7 @@ EXPERIMENTS: dict[str, Callable[..., Experiment]] = {
     "05": QuantisedDrafts,
     "06": TokenAgainstBlock,
     "07": BatchSize,
+    "08": WhereTimeGoes,
 }
 
 __all__ = ["EXPERIMENTS"]

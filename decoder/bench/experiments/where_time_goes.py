@@ -1,0 +1,164 @@
+"""L5: experiment 08: where an iteration's time goes, and what a drafted token costs beyond its bare forward.
+
+Phases come from `spec.profile`, pooled over prompts. A draft forward is also timed by itself, again and again, and in
+turn with the target's, which sweeps the processor's caches: the difference between these two is not the loop's to save.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoder.api import SpeculativeDecoder
+from decoder.bench.prompts import OWN_PROMPTS, as_ids
+from decoder.bench.sweep import Row
+from decoder.measure.forwards import forward_cost
+from decoder.measure.ledger import PHASES
+from decoder.measure.statistics import median
+from decoder.measure.timing import synchronise
+from decoder.models.hf import CausalModel
+from decoder.report.figures import filling, new_figure, save
+
+SHOWN = [phase for phase in PHASES if phase != "prefill"]
+
+
+def _column(phase: str) -> str:
+    return phase.replace(" ", "_") + "_ms"
+
+
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    synchronise(device)
+    began = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - began
+
+
+def forwards_in_turn(
+    target: CausalModel, draft: CausalModel, prompt: Sequence[int], k: int, repeats: int = 60
+) -> tuple[float, float]:
+    """Median seconds of a draft forward of one token: after others of its own, and of k after one of the target."""
+    alone: list[float] = []
+    in_turn: list[float] = []
+    with torch.inference_mode():
+        mine, theirs = (model.open(1, len(prompt) + k + 1) for model in (draft, target))
+        for session in (mine, theirs):
+            session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
+            session.commit([len(prompt)])
+        one, block = torch.tensor([[prompt[-1]]]), torch.tensor([[prompt[-1]] * (k + 1)])
+
+        def drafted() -> list[float]:
+            return [_seconds(lambda: mine.feed(one, [len(prompt)]), draft.device) for _ in range(k)]
+
+        for _ in range(repeats):
+            drafted()  # so that the caches of the processor are its own again
+            alone += drafted()
+            theirs.feed(block, [len(prompt)])
+            in_turn += drafted()
+    return median(alone), median(in_turn)
+
+
+class WhereTimeGoes:
+    number, name = "08", "where-time-goes"
+    question = (
+        "Where does an iteration's time go, what does a drafted token cost beyond its bare forward, and how much of a "
+        "forward is fixed? (Bundled pair.)"
+    )
+    columns = (
+        *("overhead_percent", *map(_column, SHOWN)),
+        *("draft_step_ms", "draft_alone_ms", "draft_in_turn_ms"),
+        *("target_fixed_ms", "target_per_token_ms", "draft_fixed_ms", "draft_per_token_ms"),
+    )
+
+    def __init__(self, prompts: int = 3, tokens: int = 64, repeats: int = 1) -> None:
+        self._prompts, self._tokens, self._repeats = prompts, tokens, repeats
+        self._specs: dict[str, SpeculativeDecoder] = {}
+
+    def points(self) -> list[Row]:
+        return [
+            {"dtype": dtype, "temperature": t, "k": k}
+            for dtype in ("float32", "bfloat16")
+            for t in (0.0, 1.0)
+            for k in (0, 4)
+        ]
+
+    def _spec(self, dtype: str) -> SpeculativeDecoder:
+        if dtype not in self._specs:
+            self._specs[dtype] = SpeculativeDecoder(dtype=dtype, top_p=1.0)
+        return self._specs[dtype]
+
+    def measure(self, point: Row) -> Row:
+        spec = self._spec(point["dtype"])
+        prompts = as_ids(spec, OWN_PROMPTS[: self._prompts])
+        options: dict[str, Any] = {
+            "k": point["k"],
+            "temperature": point["temperature"],
+            "max_new_tokens": self._tokens,
+            "eos_token_id": None,
+        }
+        phases: dict[str, float] = defaultdict(float)
+        overheads, steps = [], []
+        iterations = 0
+        for repeat in range(self._repeats):
+            for prompt in prompts:
+                profile = spec.profile(list(prompt), widths=(1,), repeats=1, seed=repeat, **options)
+                result = spec.generate(list(prompt), seed=repeat, **options)
+                iterations += profile.iterations
+                for phase in SHOWN:
+                    phases[phase] += profile.seconds(phase)
+                overheads.append(result.overhead_s / result.wall_s)
+                if result.num_draft_tokens:
+                    steps.append(result.draft_s / result.num_draft_tokens)
+        row = {_column(phase): 1e3 * phases[phase] / iterations for phase in SHOWN}
+        row["overhead_percent"] = 100 * median(overheads)
+        return row | self._forwards(spec, prompts[0], point["k"], steps)
+
+    def _forwards(self, spec: SpeculativeDecoder, prompt: Sequence[int], k: int, steps: Sequence[float]) -> Row:
+        """The bare forwards, timed outside the loop; those of the draft only where it drafts."""
+        assert spec._draft is not None, "the bundled pair has a draft"
+        target = forward_cost(spec._target, prompt)
+        row: Row = {"target_fixed_ms": 1e3 * target.fixed_s, "target_per_token_ms": 1e3 * target.per_token_s}
+        if k:
+            draft = forward_cost(spec._draft, prompt)
+            alone_s, in_turn_s = forwards_in_turn(spec._target, spec._draft, prompt, k)
+            row |= {"draft_fixed_ms": 1e3 * draft.fixed_s, "draft_per_token_ms": 1e3 * draft.per_token_s}
+            row |= {"draft_alone_ms": 1e3 * alone_s, "draft_in_turn_ms": 1e3 * in_turn_s}
+            row["draft_step_ms"] = 1e3 * median(steps)
+        return {name: row.get(name) for name in self.columns[-7:]}
+
+    def draw(self, rows: Sequence[Row], folder: Path) -> list[str]:
+        figure, (axes,) = new_figure(9.0, 4.2)
+        places = range(len(rows))
+        left = [0.0] * len(rows)
+        for index, phase in enumerate(SHOWN):
+            widths = [row[_column(phase)] for row in rows]
+            axes.barh(places, widths, left=left, label=phase, **filling(index))
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.set_yticks(list(places), [f"{r['dtype']}, T = {r['temperature']:g}, k = {r['k']}" for r in rows])
+        axes.invert_yaxis()
+        axes.set(xlabel="time of an iteration by phase [ms]")
+        axes.legend(fontsize=8, ncols=2)
+        save(figure, folder / "phases.png")
+        return ["phases.png"]
+
+    def reading(self, rows: Sequence[Row]) -> str:
+        lines = ["What was changed, what it gained and what did not work: [optimisations.md](optimisations.md).", ""]
+        for row in rows:
+            if not row["k"]:
+                continue
+            step, alone, in_turn = row["draft_step_ms"], row["draft_alone_ms"], row["draft_in_turn_ms"]
+            lines.append(
+                f"- {row['dtype']}, T = {row['temperature']:g}, k = {row['k']}: {row['overhead_percent']:.1f} % of the "
+                f"wall is outside both models' time. A drafted token costs {step:.2f} ms; its forward takes "
+                f"{alone:.2f} ms by itself and {in_turn:.2f} ms in turn with the target's, so the caches take "
+                f"{in_turn - alone:.2f} ms and choosing the token, with the two-token forwards after full acceptance, "
+                f"{step - in_turn:.2f} ms. Of a target forward {row['target_fixed_ms']:.1f} ms are fixed and "
+                f"{row['target_per_token_ms']:.2f} ms a token; of the draft's {row['draft_fixed_ms']:.2f} and "
+                f"{row['draft_per_token_ms']:.3f}."
+            )
+        return "\n".join(lines)
