@@ -94,7 +94,7 @@ def evenly(items: Sequence[Any], limit: int | None) -> list[Any]:
 
 
 def read_groups(options: argparse.Namespace, spec: SpeculativeDecoder) -> list[Prompt]:
-    """All prompts as ids, group by group; the first turn is a chat message where the model has a template."""
+    """All prompts as ids, the groups in turn; the first turn is a chat message where the model has a template."""
     groups: dict[str, list[Any]] = {}
     for path in [*options.by_category, *options.prompts]:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -104,11 +104,12 @@ def read_groups(options: argparse.Namespace, spec: SpeculativeDecoder) -> list[P
                 text = record["turns"][0] if "turns" in record else record["prompt"]
                 chat = "turns" in record
                 groups.setdefault(group, []).append([{"role": "user", "content": text}] if chat else text)
-    return [
+    found = [
         Prompt(group, number, ids[-options.max_prompt :])
         for group, prompts in groups.items()
         for number, ids in enumerate(as_ids(spec, evenly(prompts, options.limit)))
     ]
+    return sorted(found, key=lambda prompt: prompt.number)  # every group's first: a first piece has seen them all
 
 
 def decoder_with(spec: SpeculativeDecoder, drafter: Any) -> SpeculativeDecoder:

@@ -7,6 +7,10 @@ Prompts are JSON lines with "turns" (the first is used) or "prompt". Tokens are 
 own answers to the prompts that are kept out of the measurement (`--rank-on`, the first of the file), and the whole
 vocabulary is always the last row. Draft steps are timed alone, interleaved over the sizes; alpha and tokens per
 iteration come from generating.
+
+An --out file that is there already keeps its rows, and only sizes it lacks are measured, so a long list can be measured
+in pieces (the steps of one piece are interleaved, those of different pieces are not). It must have been begun with
+the same options.
 """
 
 from __future__ import annotations
@@ -68,8 +72,31 @@ def pooled(results: Sequence[Any]) -> tuple[float, float]:
     return accepted / tested if tested else float("nan"), sum(len(step.emitted) for step in rounds) / len(rounds)
 
 
-def measure(spec: SpeculativeDecoder, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row per size, the whole vocabulary last."""
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What makes two pieces the same measurement; without a person's folders."""
+    kept = {name: value for name, value in vars(options).items() if name not in ("out", "sizes")}
+    return {name: Path(value).name if isinstance(value, (str, Path)) else value for name, value in kept.items()}
+
+
+def earlier_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of an earlier piece.
+
+    Raises:
+        SystemExit: it was begun with other options.
+    """
+    if options.out is None or not options.out.exists():
+        return []
+    record = json.loads(options.out.read_text(encoding="utf-8"))
+    if record["options"] != settings_of(options):
+        raise SystemExit(f"{options.out} was begun with other options; name another --out, or remove it.")
+    rows: list[dict[str, Any]] = record["rows"]
+    return rows
+
+
+def measure(
+    spec: SpeculativeDecoder, options: argparse.Namespace, rows: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """A row per size, the whole vocabulary last; those in `rows` are there already."""
     prompts = [as_prompt(text, spec) for text in read_prompts(options.prompts, options.limit)]
     ranking, measured = prompts[: options.rank_on], prompts[options.rank_on :]
     if not ranking or not measured:
@@ -79,19 +106,21 @@ def measure(spec: SpeculativeDecoder, options: argparse.Namespace) -> list[dict[
     call = {"max_new_tokens": options.new_tokens, "temperature": options.temperature, "seed": 0}
     answers = [spec.generate(prompt, k=options.k, **call).token_ids for prompt in ranking]
     whole = spec._target.vocab_size
-    sizes = sorted({min(size, whole) for size in options.sizes} - {whole})
+    known = {row["tokens"] for row in rows}
+    sizes = sorted({min(size, whole) for size in options.sizes} - {whole} - known)
     recipes = [ReducedVocabularyDrafter(most_frequent(answers, spec.tokenizer, size)) for size in sizes]
     drafters: list[ModelDrafter] = [recipe.bind(spec._target, spec._draft) for recipe in recipes]
     assert spec._draft is not None
-    drafters.append(ModelDrafter(spec._draft))
+    measured_sizes = [*sizes, *({whole} - known)]
+    drafters += [ModelDrafter(spec._draft)] * (whole not in known)
     context = list(spec.generate(measured[0], k=0, max_new_tokens=1).prompt_token_ids)
-    rows = []
+    found = list(rows)
     steps_s = step_seconds(drafters, context, options.repeats)
-    for size, drafter, step_s in zip([*sizes, whole], drafters, steps_s, strict=True):
+    for size, drafter, step_s in zip(measured_sizes, drafters, steps_s, strict=True):
         results = [spec.generate(prompt, k=options.k, drafter=drafter, **call) for prompt in measured]
         alpha, tokens = pooled(results)
-        rows.append({"tokens": size, "draft_step_s": step_s, "alpha": alpha, "tokens_per_iteration": tokens})
-    return rows
+        found.append({"tokens": size, "draft_step_s": step_s, "alpha": alpha, "tokens_per_iteration": tokens})
+    return sorted(found, key=lambda row: row["tokens"])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     spec = SpeculativeDecoder(options.target, options.draft, temperature=options.temperature)
-    rows = measure(spec, options)
+    rows = measure(spec, options, earlier_rows(options))
     table = [
         [
             f"{row['tokens']:,}",
@@ -127,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     print(markdown_table(["tokens", "draft step, ms", "alpha", "tokens per iteration"], table))
     if options.out is not None:
-        record = {"rows": rows, "environment": environment(), "options": {k: str(v) for k, v in vars(options).items()}}
+        record = {"rows": rows, "environment": environment(), "options": settings_of(options)}
         options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

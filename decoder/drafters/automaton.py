@@ -103,6 +103,10 @@ class SuffixAutomaton:
             state = self.link[state]
         return twin
 
+    def share(self, state: int) -> float:
+        """Of the occurrences of this context that the text goes on after: those followed by the most frequent token."""
+        return self.best_count[state] / self.total[state] if self.total[state] else 1.0
+
     def continuation(self, state: int, k: int, min_prob: float) -> list[int]:
         """Up to k tokens by frequency, while their product of relative frequencies stays at least `min_prob`.
 

@@ -26,7 +26,7 @@ class Table(Protocol):
         ...
 
     def continuation(self, context: Sequence[int], k: int) -> tuple[list[int], int]:
-        """Up to k tokens to follow the context, and the kind of evidence behind them (for `Patience`)."""
+        """Up to k tokens to follow the context, and the kind of evidence behind them (`patience.strength`)."""
         ...
 
 
@@ -61,13 +61,15 @@ class LookupDrafter(Drafter):
 
     max_k: longest proposal; None leaves it to the caller's k.
     min_gain: tokens a proposal must bring on average, else the drafter falls silent; 0 never does.
+    min_chance: a proposal ends before the first token whose chance to hold is below this; 0 never shortens.
     """
 
     deterministic = True
 
-    def __init__(self, *, max_k: int | None = None, min_gain: float = 0.25) -> None:
+    def __init__(self, *, max_k: int | None = None, min_gain: float = 0.25, min_chance: float = 0.1) -> None:
         self.max_k = None if max_k is None else check_count("max_k", max_k, 1)
         self.min_gain = check_range("min_gain", min_gain, 0.0, float("inf"))
+        self.min_chance = check_range("min_chance", min_chance, 0.0, 1.0)
         self._tables: list[Table] = []
         self._patience: list[Patience] = []
 
@@ -78,7 +80,7 @@ class LookupDrafter(Drafter):
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
         run = copy.copy(self)
         run._tables = [self.open(context) for context in contexts]
-        run._patience = [Patience(self.min_gain) for _ in contexts]
+        run._patience = [Patience(self.min_gain, self.min_chance) for _ in contexts]
         return run
 
     def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:

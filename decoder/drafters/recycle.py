@@ -22,6 +22,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from decoder.drafters.lookup import LookupDrafter
+from decoder.drafters.patience import strength
 from decoder.types import Draft, RandomSource, Warp
 
 
@@ -63,7 +64,7 @@ class AdjacencyTable:
             if token is None:
                 break
             path.append(token)
-        return path, 1
+        return path, strength(1)
 
 
 class RecycleDrafter(LookupDrafter):
@@ -71,15 +72,17 @@ class RecycleDrafter(LookupDrafter):
 
     memory: True keeps the table for later calls of this recipe. A seed then no longer fixes a sampled text: what was
         learnt decides where drafts are tried (the law stays).
-    max_k, min_gain: see `LookupDrafter`.
+    max_k, min_gain, min_chance: see `LookupDrafter`.
     """
 
     name = "recycle"
     learns = True
     _tables: list[AdjacencyTable]  # type: ignore[assignment]
 
-    def __init__(self, *, memory: bool = False, max_k: int | None = None, min_gain: float = 0.25) -> None:
-        super().__init__(max_k=max_k, min_gain=min_gain)
+    def __init__(
+        self, *, memory: bool = False, max_k: int | None = None, min_gain: float = 0.25, min_chance: float = 0.1
+    ) -> None:
+        super().__init__(max_k=max_k, min_gain=min_gain, min_chance=min_chance)
         if not isinstance(memory, bool):
             raise TypeError(f"memory={memory!r} must be True or False.")
         self._shared = SharedTable() if memory else None

@@ -17,6 +17,7 @@ from typing_extensions import Self
 from decoder.drafters.automaton import SuffixAutomaton
 from decoder.drafters.lookup import LookupDrafter, check_count, check_range
 from decoder.drafters.memory import MemoryView, SuffixMemory
+from decoder.drafters.patience import strength
 from decoder.types import RandomSource, Warp
 
 _LEAD = 16  # prompt tokens remembered before an output, so that its first tokens can be found again
@@ -37,7 +38,7 @@ class SuffixTable:
         self._seen = len(context)
 
     def continuation(self, context: Sequence[int], k: int) -> tuple[list[int], int]:
-        """(tokens, kind): kinds are the bit lengths of the match: 1, 2-3, 4-7, ..."""
+        """(tokens, strength of the match)."""
         memory = self._options.memory
         with nullcontext() if memory is None else memory.lock:
             automaton = self._own
@@ -51,7 +52,9 @@ class SuffixTable:
             if matched < self._options.min_match:
                 return [], 0
             limit = min(k, max(1, int(self._options.growth * matched)))
-            return automaton.continuation(state, limit, self._options.min_prob), matched.bit_length()
+            return automaton.continuation(state, limit, self._options.min_prob), strength(
+                matched, automaton.share(state)
+            )
 
 
 class SuffixDrafter(LookupDrafter):
@@ -61,7 +64,7 @@ class SuffixDrafter(LookupDrafter):
     min_prob: least product of relative frequencies along the draft.
     memory: True remembers earlier generations of this recipe; a `SuffixMemory` may be loaded and shared. A seed
         then no longer fixes a sampled text: what is remembered decides where drafts are tried (the law stays).
-    max_k, min_gain: see `LookupDrafter`.
+    max_k, min_gain, min_chance: see `LookupDrafter`.
     """
 
     name = "suffix"
@@ -75,8 +78,9 @@ class SuffixDrafter(LookupDrafter):
         memory: bool | SuffixMemory = False,
         max_k: int | None = None,
         min_gain: float = 0.25,
+        min_chance: float = 0.1,
     ) -> None:
-        super().__init__(max_k=max_k, min_gain=min_gain)
+        super().__init__(max_k=max_k, min_gain=min_gain, min_chance=min_chance)
         self.min_match = check_count("min_match", min_match, 1)
         self.growth = check_range("growth", growth, 0.0, float("inf"))
         self.min_prob = check_range("min_prob", min_prob, 0.0, 1.0)

@@ -23,7 +23,7 @@ def chain(run, last: int, k: int = 4) -> list[int]:
 
 
 def test_chain_follows_what_the_target_said_last():
-    run = RecycleDrafter().start([[1]], None, None, 100)
+    run = RecycleDrafter(min_chance=0).start([[1]], None, None, 100)
     assert chain(run, 1) == []
     # read 1, then the drafted 2 and 3; the third drafted place is padding and must not be learnt
     run.learn([[1]], Draft(torch.tensor([[2, 3, 0]]), [2]), one_hot([5, 6, 7, 9]))

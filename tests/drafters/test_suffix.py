@@ -124,13 +124,17 @@ def test_longest_match_then_frequency():
 
 def test_draft_grows_with_the_match_and_stops_where_the_text_is_unsure():
     text = [1, 2, 3, 4, 5, 6, 7, 8]
+    free = {"min_chance": 0, "min_gain": 0}
     for matched in (1, 2, 4):
-        assert len(proposal(SuffixDrafter(growth=1), [*text, *text[:matched]])) == matched
-        assert len(proposal(SuffixDrafter(growth=2), [*text, *text[:matched]])) == min(8, 2 * matched)
+        assert len(proposal(SuffixDrafter(growth=1, **free), [*text, *text[:matched]])) == matched
+        assert len(proposal(SuffixDrafter(growth=2, **free), [*text, *text[:matched]])) == min(8, 2 * matched)
     unsure = [1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2]
-    assert proposal(SuffixDrafter(min_prob=0.5), unsure) == []
-    assert proposal(SuffixDrafter(min_prob=0.3, growth=1), unsure) == [7, 1]
-    assert proposal(SuffixDrafter(min_match=3), unsure) == []
+    assert proposal(SuffixDrafter(min_prob=0.5, **free), unsure) == []
+    assert proposal(SuffixDrafter(min_prob=0.3, growth=1, **free), unsure) == [7, 1]
+    assert proposal(SuffixDrafter(min_match=3, **free), unsure) == []
+    assert proposal(SuffixDrafter(min_prob=0.3), unsure) == []  # three ways to go on: too little to pay
+    short, long = (proposal(SuffixDrafter(growth=9), [*text, *text[:matched]]) for matched in (1, 4))
+    assert len(short) < len(long)
 
 
 @pytest.mark.parametrize(
