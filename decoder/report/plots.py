@@ -36,13 +36,17 @@ def acceptance_by_position(rates: Mapping[str, Sequence[float]], alpha: float | 
         left = [i + 1 - 0.4 + (index + 0.5) * width for i in range(len(values))]
         axes.bar(left, list(values), width, label=name, **filling(index))
     if alpha is not None:
+        from matplotlib.patheffects import withStroke
+
         positions = list(range(1, depth + 1))
         axes.plot(
             positions,
             [alpha**i for i in positions],
             "k--",
             marker="D",
-            markersize=4,
+            markersize=5,
+            markerfacecolor="white",
+            path_effects=[withStroke(linewidth=4, foreground="white")],  # to be seen on dark bars
             label=f"alpha^i, alpha={alpha:.3f}",
         )
     axes.set(
@@ -106,10 +110,13 @@ def probability_agreement(p: Tensor, q: Tensor) -> Figure:
     overlap = (p.minimum(q)).sum(-1)  # [N]
     flat_p, flat_q = p.flatten(), q.flatten()
     seen = ((flat_p > _SMALLEST) & (flat_q > _SMALLEST)).nonzero().squeeze(-1)
+    cut = ""
     if len(seen) > _SHOWN_POINTS:  # the heaviest, since they decide acceptance
         weight = flat_p[seen].maximum(flat_q[seen])
         seen = seen[weight.topk(_SHOWN_POINTS).indices]
+        cut = f"the {_SHOWN_POINTS} tokens with the largest max(p, q)"  # unsaid, its corner would look like a finding
     figure, (left, right) = new_figure(9.0, 4.0, 2)
+    left.set_title(cut, fontsize=9)
     left.plot(
         flat_q[seen].tolist(), flat_p[seen].tolist(), ".", color=EDGE, alpha=0.25, markersize=4, markeredgewidth=0
     )

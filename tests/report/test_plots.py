@@ -103,6 +103,9 @@ def test_agreement_shows_the_overlap() -> None:
     assert right.lines[0].get_xdata()[0] == pytest.approx((0.5 + 1.0) / 2)
     with pytest.raises(ValueError, match=r"must both be \[N, V\]"):
         probability_agreement(p, q[:1])
+    assert left.get_title() == ""
+    wide = torch.softmax(torch.randn(4, 2000, generator=torch.Generator().manual_seed(0)), -1)
+    assert "4000 tokens with the largest" in probability_agreement(wide, wide).axes[0].get_title()
 
 
 def test_laws_are_those_of_the_models() -> None:

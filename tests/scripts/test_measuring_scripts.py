@@ -57,6 +57,14 @@ def test_sweep_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None
     assert "quantised" in capsys.readouterr().out
 
 
+def test_sweep_says_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("scripts/sweep.py", "04", "--out", str(tmp_path)) == 2
+    assert "--texts" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("scripts/sweep.py", "03a", "--model", "gpt2", "--out", str(tmp_path))
+    assert "option of experiment 04" in capsys.readouterr().err
+
+
 def bitwise(out: Path, only: str, *more: str) -> tuple[str, ...]:
     prompts = out.parent / "prompts.txt"
     prompts.write_text("Once upon a time\nThe fox\nA little river ran\n")
@@ -88,3 +96,21 @@ def test_bitwise_kernels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     counts = json.loads((tmp_path / "kernels.json").read_text())["counts"]["bfloat16"]
     assert len(counts) == 8 and all(0 <= count <= 64 for count in counts.values())
     assert "eager, another row" in capsys.readouterr().out
+
+
+def test_mlx_comparison_without_mlx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "mlx_lm", None)
+    assert run("scripts/mlx_comparison.py", "--limit", "1") == 2
+    assert "mlx-lm is not installed; pip install 'mlx[cpu]' mlx-lm" in capsys.readouterr().err
+
+
+def test_mlx_comparison_with_mlx(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("mlx_lm")
+    small = ("--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--k", "2", "--out", str(tmp_path / "mlx"))
+    assert run("scripts/mlx_comparison.py", *small) == 0
+    printed = capsys.readouterr().out
+    assert "mlx speculative over mlx plain" in printed and "speculative model k=2" in printed
+    record = json.loads((tmp_path / "mlx.json").read_text())
+    agreed = {each["name"]: each["agreement"].get("baseline") for each in record["methods"]}
+    assert agreed["mlx"]["equal"] == agreed["mlx speculative"]["equal"] == 1
+    assert not any(sample["token_ids"] for sample in record["samples"])
