@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from decoder.report.figures import EDGE, new_figure
 from decoder.report.terminal import visible
@@ -91,7 +91,7 @@ def _mark(axes: Axes, piece: Piece) -> None:
         axes.plot([left + 0.1, left + width - 0.1], [middle - 0.36] * 2, color=EDGE, linewidth=2.2)
     if piece.begins:
         axes.plot([left] * 2, [middle - 0.46, middle + 0.46], color=EDGE, linewidth=1.0)
-    look: dict[str, str] = {"family": "DejaVu Sans Mono", "color": "#777777" if piece.fate == "prompt" else "#111111"}
+    look: dict[str, Any] = {"family": "DejaVu Sans Mono", "color": "#777777" if piece.fate == "prompt" else "#111111"}
     for offset, letter in enumerate(piece.text):
         if letter != " " and not unicodedata.combining(letter):
             axes.text(left + offset + 0.5, middle - 0.2, letter, ha="center", va="baseline", fontsize=_POINTS, **look)
