@@ -39,6 +39,9 @@ class SpeculativeDecoder(Engine, Measurable):
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,
         every drafter, every k and every batch (up to near-ties that the rounding of the logits decides).
+    compile: True runs the target's and the draft model's forwards after the prefill through `torch.compile`, one row at
+        a time; the first use of each block size takes seconds to minutes (`decoder.models.compiled`). What cannot be
+        compiled runs eager, with a warning.
 
     Raises:
         TypeError, ValueError: before any model runs, naming the argument, its value and the remedy.

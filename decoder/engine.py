@@ -12,6 +12,7 @@ from decoder.controllers import Experiences, Length
 from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.keywords import CallOptions, as_ids, check_choices, check_invariant, check_sampling, reject_unknown
+from decoder.models.compiled import CompiledModel
 from decoder.models.hf import CausalModel
 from decoder.prompts import check_ids, encode
 from decoder.randomness import fresh_seed
@@ -35,11 +36,16 @@ class Engine:
         size = head if size is None else min(size, head)
         banned = [token for token in missing if token < size]
         self._vocabulary = (size, banned)
-        self._target = CausalModel(target, "target", size, banned)
-        self._draft = None if draft is None else CausalModel(draft, "draft", size, banned)
+        self.compile = given.compile
+        self._target = self._wrap(target, "target")
+        self._draft = None if draft is None else self._wrap(draft, "draft")
         self._named: dict[str, Drafter] = {}
         self.drafter = self._drafter(given.drafter)
         self._experiences = Experiences()
+
+    def _wrap(self, model: Any, role: str) -> CausalModel:
+        kind = CompiledModel if self.compile else CausalModel
+        return kind(model, role, *self._vocabulary)
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
         if isinstance(choice, Drafter):

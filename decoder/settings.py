@@ -42,8 +42,11 @@ class Settings:
     verifier: str | Verifier = "auto"
     seed: int | None = None
     sampling: Sampling = "rejection"
+    compile: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.compile, bool):
+            raise TypeError(f"compile={self.compile!r} must be True or False, or leave it out.")
         _ = self.params  # validates
         check_choices(self.drafter, self.verifier, self.seed)
         check_sampling(self.sampling, self.verifier)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
+from decoder.models.compiled import CompiledModel
 from decoder.models.toy import noisy_copy, toy_model
 
 pytestmark = [
@@ -36,6 +37,21 @@ def test_greedy_text_is_the_library_s(pair: tuple[torch.nn.Module, torch.nn.Modu
     for prompt in PROMPTS:
         result = spec.generate(prompt, k=k, max_new_tokens=NEW, eos_token_id=None)
         assert result.token_ids == library(pair[0], prompt)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # nothing falls back
+def test_compiled_forwards_replayed_from_cuda_graphs(pair: tuple[torch.nn.Module, torch.nn.Module]) -> None:
+    spec = SpeculativeDecoder.from_models(*pair, temperature=0.0, compile=True)
+    target, draft = spec._target, spec._draft
+    assert isinstance(target, CompiledModel) and isinstance(draft, CompiledModel)
+    for prompt in (*PROMPTS, *PROMPTS):  # each run has buffers, and so graphs, of its own
+        result = spec.generate(prompt, k=3, max_new_tokens=NEW, eos_token_id=None, return_cache=True)
+        assert result.token_ids == library(pair[0], prompt)
+        for model, cache in ((target, result.cache.target), (draft, result.cache.draft)):
+            assert model._runs[cache].captured, "replayed, not launched one by one"
+    assert target.compiled_sizes == [4] and draft.compiled_sizes == [1, 2]
+    baseline = spec.generate_baseline(PROMPTS[0], max_new_tokens=NEW, eos_token_id=None)
+    assert baseline.token_ids == library(pair[0], PROMPTS[0])
 
 
 def test_a_ragged_batch_is_its_rows(pair: tuple[torch.nn.Module, torch.nn.Module]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from transformers.utils import logging as library_logging
 
+from decoder.api import SpeculativeDecoder
 from decoder.bench.measure import Report, compare
 from decoder.bench.methods import FOREIGN, Plan, label
 from decoder.bench.prediction import predict
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
         help="speculative runs; repeatable; default: the draft model if there is one, else ngram",
     )
     group.add_argument("--k", nargs="+", default=["4"], help="draft lengths to run: integers, auto (default 4)")
+    group.add_argument("--compile", action="store_true", help="run baseline and speculative with compile=True, too")
     group.add_argument("--assistant-tokens", type=int, help="fixed draft length of hf-assisted; default: the library's")
     group.add_argument("--stop-at-eos", action="store_true", help="let texts end at EOS; speeds are then per token")
     group.add_argument("--predict", action="store_true", help="time forwards too and set theory beside each fixed k")
@@ -96,6 +98,7 @@ def run(args: argparse.Namespace) -> Report:
         seed=args.seed,
         notes=setup.notes,
         progress=sys.stderr.isatty(),
+        compiled=_compiled(setup.spec) if args.compile else None,
     )
     if args.geometry is not None:
         report = _with_reached(report, args.acceptance)
@@ -105,6 +108,11 @@ def run(args: argparse.Namespace) -> Report:
     predictions = predict(setup.spec, setup.prompts, report.summaries, fixed)
     extra = {"predictions": predictions.to_dict()}
     return replace(report, extra=report.extra | extra, appendix=predictions.markdown())
+
+
+def _compiled(spec: SpeculativeDecoder) -> SpeculativeDecoder:
+    """The same models, compiled; the warm-up runs pay for it."""
+    return SpeculativeDecoder.from_models(spec.target, spec.draft, tokenizer=spec.tokenizer, compile=True)
 
 
 def _with_reached(report: Report, dialled: float) -> Report:

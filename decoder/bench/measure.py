@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from decoder.api import SpeculativeDecoder
 from decoder.bench.environment import environment
 from decoder.bench.methods import Plan, named, speculative
-from decoder.files import write_text
+from decoder.files import beside, write_text
 from decoder.measure.comparison import MethodSummary, summarise
 from decoder.measure.statistics import Interval
 from decoder.measure.timing import Method, Sample, interleaved
@@ -72,9 +72,8 @@ class Report:
 
     def write(self, path: str | Path) -> None:
         """JSON at `path`, and the Markdown beside it."""
-        path = Path(path)
-        write_text(path.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-        write_text(path.with_suffix(".md"), self.markdown())
+        write_text(beside(path, ".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        write_text(beside(path, ".md"), self.markdown())
 
 
 def _ratio(interval: Interval | None) -> str:
@@ -130,16 +129,21 @@ def compare(
     assistant_tokens: int | None = None,
     notes: Sequence[str] = (),
     progress: bool = False,
+    compiled: SpeculativeDecoder | None = None,
 ) -> Report:
     """Run `methods` and one speculative method for each (drafter, k) of `drafts` on token-id prompts, interleaved.
 
     assistant: the draft of "hf-assisted", the decoder's own by default.
+    compiled: the same models built with compile=True; this project's own methods run with it too.
     Greedy outputs are compared token for token with each yardstick's; differences are reported, not raised, since in
     half precision two exact loops may part at a near-tie.
     """
     assistant = spec.draft if assistant is None else assistant
     chosen: list[Method] = [named(name, spec, plan, assistant, assistant_tokens) for name in methods]
     chosen += [speculative(spec, plan, k, drafter) for drafter, k in drafts]
+    if compiled is not None:
+        chosen += [named(name, compiled, plan) for name in methods if name == "baseline"]
+        chosen += [speculative(compiled, plan, k, drafter) for drafter, k in drafts]
     samples = interleaved(
         chosen, prompts, repeats=repeats, warm_up=warm_up, seed=seed, watch=_bar if progress else None
     )

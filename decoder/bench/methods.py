@@ -26,6 +26,7 @@ from decoder.types import SamplingParams
 
 LOOKUP_TOKENS = 10  # the value of the library's documentation
 FOREIGN = ("hf", "hf-assisted", "hf-lookup")
+COMPILED = " compiled"
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,20 @@ class LibraryMethod:
 
 @dataclass
 class OwnMethod:
-    """This project's decoder: `k` drafted tokens a round, 0 for the baseline, "auto" for the controller's choice."""
+    """This project's decoder: `k` drafted tokens a round, 0 for the baseline, "auto" for the controller's choice.
+
+    A decoder built with compile=True says so in its methods' names.
+    """
 
     name: str
     spec: SpeculativeDecoder
     plan: Plan
     k: int | str = 0
     drafter: Any = None
+
+    def __post_init__(self) -> None:
+        if self.spec.compile:
+            self.name += COMPILED
 
     @property
     def device(self) -> torch.device:

@@ -33,6 +33,7 @@ class _Write:
     limit: int = 0  # no row will ever need a slot at or beyond this
     index: Tensor | None = None  # [B, m] slots of a ragged write
     pinned: int = 0  # when set, every forward reads this many slots, so that all have one shape
+    reserved: int = 0  # every buffer has at least this many slots, so that its shape never changes
 
     @property
     def end(self) -> int:
@@ -59,15 +60,20 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
         self._write = write
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        capacity = max(self._write.seen, min(self._write.end + _ROOM, self._write.limit))
+        write = self._write
+        capacity = max(write.seen, write.reserved, min(write.end + _ROOM, write.limit))
         self.keys = key_states.new_zeros((*key_states.shape[:2], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((*value_states.shape[:2], capacity, value_states.shape[3]))
         self.is_initialized = True
 
+    def reserve(self) -> None:
+        if self.is_initialized and self.keys.shape[2] < self._write.reserved:
+            self._grow()
+
     def _grow(self) -> None:
         assert self.keys is not None and self.values is not None
         held = self.keys.shape[2]
-        capacity = max(self._write.seen, min(2 * held, self._write.limit))
+        capacity = max(self._write.seen, self._write.reserved, min(2 * held, self._write.limit))
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros((*old.shape[:2], capacity, old.shape[3]))
@@ -159,6 +165,17 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
     def pinned(self) -> int:
         return self._write.pinned
 
+    def reserve(self, slots: int) -> None:
+        """Buffers have at least this many slots, those that are there already from now on."""
+        self._write.reserved = max(self._write.reserved, slots)
+        for layer in self.layers:
+            layer.reserve()
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the buffers; 0 before the first forward."""
+        return min((layer.keys.shape[2] if layer.is_initialized else 0 for layer in self.layers), default=0)
+
     def extend_limit(self, limit: int) -> None:
         """A continued conversation may grow further than the first turn."""
         self._write.limit = max(self._write.limit, limit)
@@ -202,6 +219,30 @@ class LentCache(PositionCache):
     def nbytes(self) -> int:
         """Nothing of its own."""
         return 0
+
+
+class FixedLayer(PositionLayer):
+    """One layer's whole buffers, written at the slots of a tensor: nothing in it depends on numbers of the host."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        super().__init__(_Write())
+        self.keys, self.values, self._slots = keys, values, slots
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys.index_copy_(2, self._slots, key_states)
+        self.values.index_copy_(2, self._slots, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return int(self.keys.shape[2]), 0
+
+
+class FixedCache(Cache):  # type: ignore[misc]  # transformers is not typed
+    """The owner's buffers for one forward of static shapes, whose tokens go to `slots` [m] of every row."""
+
+    def __init__(self, owner: PositionCache, slots: Tensor) -> None:
+        super().__init__(layers=[FixedLayer(layer.keys, layer.values, slots) for layer in owner.layers])
 
 
 def attention_mask(
