@@ -133,7 +133,11 @@ def _method(name: str, ratio: float, accepted: int = 0) -> Row:
 def test_the_table_of_speedups_repeats_its_sources(tmp_path: Path) -> None:
     place = {"date": "2026-01-01", "command": "python x.py --out y"}
     (tmp_path / "01-pairs").mkdir()
-    plain = {"title": "pair, greedy", "environment": place, "methods": [_method("a", 2.0, 6), _method("b", 0.9)]}
+    plain = {
+        "title": "pair, greedy",
+        "environment": place,
+        "methods": [_method("a", 2.0, 6), _method("hf-lookup", 3.0)],
+    }
     (tmp_path / "01-pairs" / "pair.json").write_text(json.dumps(plain))
     groups = {"chat": [_method("n", 0.7, 2)], "code": [_method("n", 0.8, 4)], "rag": [_method("n", 0.9, 3)]}
     grouped = {"settings": {"target": "big"}, "environment": place, "groups": {"greedy": groups}}
@@ -141,11 +145,14 @@ def test_the_table_of_speedups_repeats_its_sources(tmp_path: Path) -> None:
     (tmp_path / "11-drafters" / "all.json").write_text(json.dumps(grouped))
     folder = sweep(SpeedupTable(tmp_path), tmp_path, progress=False)
     rows = {(row["work"], row["method"]): row for row in load_rows(folder / "rows.csv")}
-    assert len(rows) == 3
+    assert len(rows) == 3 and [row["method"] for row in SpeedupTable(tmp_path).best(list(rows.values()))] == ["a", "n"]
     assert rows["pair, greedy", "a"]["vs_baseline"] == 2.0 and rows["pair, greedy", "a"]["alpha"] == 0.6
     pooled = rows["big, greedy", "n"]
     assert [pooled[name] for name in ("vs_baseline", "lower", "upper", "alpha", "groups")] == [0.8, 0.7, 0.9, 0.3, 3]
     text = (folder / "README.md").read_text()
-    assert "loses in 1: big, greedy (0.80x)" in text and "](../01-pairs/pair.json): `python x.py --out y`" in text
+    assert (
+        "loses in 1: big, greedy (0.80x, 11-drafters/all.json)" in text
+        and "](../01-pairs/pair.json): `python x.py --out y`" in text
+    )
     with pytest.raises(ValueError, match="no measurement to collect"):
         SpeedupTable(tmp_path / "elsewhere")
