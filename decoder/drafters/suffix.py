@@ -52,9 +52,8 @@ class SuffixTable:
             if matched < self._options.min_match:
                 return [], 0
             limit = min(k, max(1, int(self._options.growth * matched)))
-            return automaton.continuation(state, limit, self._options.min_prob), strength(
-                matched, automaton.share(state)
-            )
+            tokens = automaton.continuation(state, limit, self._options.min_prob)
+            return tokens, strength(matched, automaton.share(state))
 
 
 class SuffixDrafter(LookupDrafter):
