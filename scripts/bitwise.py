@@ -114,12 +114,11 @@ class Bench:
                 "library",
                 lambda: library(self.target, ids, new, assistant_model=self.assistant),
             )
-        found["ours/library" if self.args.library else "ours"] = (
-            "library" if self.args.library else "",
-            lambda: ours(spec, ids, new, k=0),
-        )
-        base = "ours/library" if self.args.library else "ours"
-        for kind, flag, plain in (("ours", False, base), ("invariant", True, "invariant/ours")):
+        base = "ours/library" if self.args.library else "ours" if self.args.ours else ""
+        if base:
+            found[base] = ("library" if self.args.library else "", lambda: ours(spec, ids, new, k=0))
+        fixed = "invariant/ours" if base else "invariant"
+        for kind, flag, plain in (("ours", False, base), ("invariant", True, fixed)):
             if flag and self.args.invariant:
                 found[plain] = (base, lambda: ours(spec, ids, new, k=0, invariant=True))
             for name in self.args.invariant if flag else self.args.ours:
@@ -137,7 +136,9 @@ class Bench:
                 continue
             (one, one_s), (other, other_s) = texts[against], texts[name]
             at = first_difference(one, other)
-            record[name] = {"differ_at": at, "tokens": len(other), "seconds": other_s, "against_seconds": one_s}
+            record[name] = {"differ_at": at, "tokens": len(other)}
+            if not self.args.no_times:
+                record[name] |= {"seconds": round(other_s, 4), "against_seconds": round(one_s, 4)}
             if at is not None:
                 gap, steps = gap_at(self.exact, ids, one[:at], self.target.dtype)
                 record[name] |= {"gap": round(gap, 6), "gap_steps": round(steps, 3)}
@@ -150,6 +151,7 @@ def summary(prompts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for name in dict.fromkeys(name for record in prompts.values() for name in record):
         found = [record[name] for record in prompts.values() if name in record]
         apart = [each for each in found if each["differ_at"] is not None]
+        ratios = [each["against_seconds"] / each["seconds"] for each in found if "seconds" in each]
         lines.append(
             {
                 "comparison": name,
@@ -157,7 +159,8 @@ def summary(prompts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
                 "identical": len(found) - len(apart),
                 "gaps": sorted(each["gap"] for each in apart),
                 "largest_gap_steps": max((each["gap_steps"] for each in apart), default=0.0),
-                "median_speedup": round(statistics.median(e["against_seconds"] / e["seconds"] for e in found), 3),
+                "timed": len(ratios),
+                "median_speedup": round(statistics.median(ratios), 3) if ratios else None,
             }
         )
     return lines
@@ -191,7 +194,7 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     prompts = as_ids(bench.spec, read_prompts(args.prompts, args.limit))
     first, _, last = args.only.partition(":")
     for number in range(int(first or 0), min(int(last or len(prompts)), len(prompts))):
-        missing = set(bench.runs([])) - {"library", "ours"} - set(done.get(str(number), {}))
+        missing = set(bench.runs([])) - {"library", "ours", "invariant"} - set(done.get(str(number), {}))
         if not missing:
             continue
         began = time.perf_counter()
@@ -220,13 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", nargs="*", default=["lookup", "assisted"], choices=["lookup", "assisted"])
     parser.add_argument("--ours", nargs="*", default=["ngram:4", "quantized:4"], metavar="DRAFTER:K")
     parser.add_argument("--invariant", nargs="*", default=["ngram:4", "suffix:8"], metavar="DRAFTER:K")
+    parser.add_argument("--no-times", action="store_true", help="leave seconds out: other work shares the machine")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args(arguments)
     for line in summary(measure(args)):
         print(
             f"{line['comparison']:24} identical {line['identical']}/{line['prompts']}  "
             f"largest gap {max(line['gaps'], default=0.0):.4f} ({line['largest_gap_steps']:.1f} steps)  "
-            f"speed {line['median_speedup']:.2f}"
+            f"speed {line['median_speedup'] or 'not timed'}"
         )
     return 0
 
