@@ -8,6 +8,7 @@ Knows summaries; measures nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from decoder.bench.journal import Key
@@ -19,21 +20,35 @@ from decoder.report.tables import markdown_table
 Groups = dict[str, list[MethodSummary]]  # group -> a summary of each method
 
 
+ALL = "all"  # the group of every prompt
+
+
 def fold(samples: Mapping[Key, Sample], modes: Sequence[str], methods: Sequence[str]) -> dict[str, Groups]:
-    """mode -> group -> a summary of each method, in the order of `methods`."""
+    """mode -> group -> a summary of each method, in the order of `methods`; with several groups, all together last."""
     found: dict[str, Groups] = {}
     for mode in modes:
-        for group in dict.fromkeys(key[2] for key in samples if key[0] == mode):
+        kept: list[Sample] = []
+        groups = list(dict.fromkeys(key[2] for key in samples if key[0] == mode))
+        everyone = {key[4] for key in samples if key[0] == mode}
+        for place, group in enumerate(groups):
             mine = [sample for key, sample in samples.items() if key[0] == mode and key[2] == group]
-            summaries = summarise(_complete(mine), outputs_comparable=mode == "greedy")
-            ranked = sorted(summaries, key=lambda each: methods.index(each.name) if each.name in methods else 99)
-            found.setdefault(mode, {})[group] = ranked
+            mine = _complete(mine, everyone)
+            if not mine:
+                continue
+            found.setdefault(mode, {})[group] = _ranked(mine, mode, methods)
+            kept += [replace(sample, prompt=sample.prompt * len(groups) + place) for sample in mine]
+        if len(found.get(mode, {})) > 1:
+            found[mode][ALL] = _ranked(kept, mode, methods)
     return found
 
 
-def _complete(samples: Sequence[Sample]) -> list[Sample]:
+def _ranked(samples: Sequence[Sample], mode: str, methods: Sequence[str]) -> list[MethodSummary]:
+    summaries = summarise(samples, outputs_comparable=mode == "greedy")
+    return sorted(summaries, key=lambda each: methods.index(each.name) if each.name in methods else len(methods))
+
+
+def _complete(samples: Sequence[Sample], methods: set[str]) -> list[Sample]:
     """Only prompts and repeats that every method has run: an interrupted round must not favour anybody."""
-    methods = {sample.method for sample in samples}
     turns: dict[tuple[int, int], set[str]] = {}
     for sample in samples:
         turns.setdefault((sample.prompt, sample.repeat), set()).add(sample.method)

@@ -35,6 +35,22 @@ def test_a_prompt_that_some_method_has_not_run_does_not_count() -> None:
     assert (hf.seconds, ngram.seconds) == (2.0, 1.0)
 
 
+def test_all_groups_together_pool_their_seconds() -> None:
+    one = keyed([sample("hf", 0, 3.0), sample("ngram", 0, 1.0)], "qa")
+    two = keyed([sample("hf", 0, 5.0), sample("ngram", 0, 3.0), sample("hf", 1, 90.0)], "rag")
+    groups = fold(one | two, ["greedy"], ["hf", "ngram"])["greedy"]
+    assert list(groups) == ["qa", "rag", "all"]
+    (hf, ngram) = groups["all"]
+    assert (hf.prompts, hf.seconds, ngram.seconds) == (2, 8.0, 4.0)
+    assert ngram.speedups["hf"].ratio == 2.0
+
+
+def test_a_group_that_some_method_has_not_reached_is_left_out() -> None:
+    begun = keyed([sample("hf", 0, 1.0)], "rag")
+    done = keyed([sample("hf", 0, 3.0), sample("ngram", 0, 1.0)], "qa")
+    assert list(fold(done | begun, ["greedy"], ["hf", "ngram"])["greedy"]) == ["qa"]
+
+
 def test_a_table_replaces_what_stands_between_its_marks() -> None:
     begin, end = marks("pair")
     document = f"# Title\n\n{begin}\nold\n{end}\n\nafter {begin}\n"
