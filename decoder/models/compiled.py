@@ -9,7 +9,7 @@ compilation of their own. Padding sits at later positions: no real token sees it
 they are read.
 
 Cold start: about half a minute for each size of the bundled target (16 layers) on two CPU cores; torch keeps what it
-compiled on disk, so a second process is faster (experiments/08-where-time-goes/compile.md). Prefills, batches of
+compiled on disk for the next process (experiments/08-where-time-goes/compile.md). Prefills, batches of
 several rows and blocks wider than `WIDEST` stay eager. Each new graph is compared with the eager forward. What cannot
 be compiled, or differs, runs eager after a warning that says why.
 
