@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 
-_WINDOW = 9  # samples a running median looks at: it forgets a change of load or of context after five
+_WINDOW = 17  # samples a running median looks at; long, because a change of load is the pace's to follow
+_SETTLED = 9  # samples after which a point needs no second look
+_NOISE = 1.2  # a round's time over the expected one, up to which it is mostly noise
+_FOLLOW_NOISE, _FOLLOW = 0.1, 0.5  # share of a surprise (its logarithm) that the pace takes over: within noise, beyond
+_SURPRISE = 1.5  # the largest ratio it believes: one delay is not a load
 _TRUSTED = 2  # samples before a point counts as measured
-_STALE = 1024  # rounds after which a point not visited is forgotten, and so measured again
+_STALE = 512  # rounds after which a point not visited is forgotten, and so measured again
 _FIRST_PLAIN_GAP, _LAST_PLAIN_GAP = 8, 128  # rounds between measurements of v(1) while drafting
 _READING = 4  # missed tokens from which a proposal's time is mostly reading
 
@@ -60,8 +64,8 @@ class Curve:
         return len(self._samples.get(n, ()))
 
     def settled(self, n: int) -> bool:
-        """The window is full."""
-        return self.count(n) == _WINDOW
+        """Sampled well enough to need no second look."""
+        return self.count(n) >= _SETTLED
 
     def measured(self, n: int) -> bool:
         return self.count(n) >= _TRUSTED
@@ -105,13 +109,15 @@ class Costs:
     def __init__(self, most: int) -> None:
         self.draft = Curve(most, proportional=True)  # D(n)
         self.rest = Curve(most + 1, proportional=False)  # v(m)
-        self._per_missed: deque[float] = deque(maxlen=_WINDOW)
+        self._per_missed: deque[float] = deque(maxlen=_SETTLED)
         self._first_reading: tuple[float, int, int] | None = None  # (seconds, width, missed), until D is known
         self._since_plain, self._plain_gap = 0, _FIRST_PLAIN_GAP
+        self._pace = 1.0  # how slow the machine is now
 
     def observe(self, width: int, draft_s: float | None, rest_s: float, missed: int) -> None:
         """One round: `draft_s` is None when the drafter was not asked; it had missed `missed` tokens before."""
-        self.rest.add(width + 1, rest_s)
+        self._follow(width + 1, rest_s)
+        self.rest.add(width + 1, rest_s / self._pace)
         self._since_plain += 1
         if width == 0 and self.plain_known:
             if self.plain_due:
@@ -120,7 +126,7 @@ class Costs:
         if draft_s is None:
             return
         if missed < _READING:
-            self.draft.add(width, draft_s)
+            self.draft.add(width, draft_s / self._pace)
             if self._first_reading is not None:
                 self._learn_reading(*self._first_reading)
                 self._first_reading = None
@@ -129,8 +135,21 @@ class Costs:
         else:
             self._first_reading = (draft_s, width, missed)
 
+    def _follow(self, m: int, seconds: float) -> None:
+        """Let the pace follow what a round took. A width not measured yet is estimated by the least it can be, so it
+        speaks of the load only where it took less."""
+        if not self.rest:
+            return
+        surprise = seconds / max(self._pace * self.rest.table()[m], 1e-12)
+        most = _SURPRISE if self.rest.measured(m) else 1.0
+        share = _FOLLOW_NOISE if 1.0 / _NOISE < surprise < _NOISE else _FOLLOW
+        self._pace *= min(max(surprise, 1.0 / _SURPRISE), most) ** share
+
     def _learn_reading(self, draft_s: float, width: int, missed: int) -> None:
-        self._per_missed.append(max(0.0, draft_s - self.draft.table()[width]) / missed)
+        self._per_missed.append(self._beyond_drafting(draft_s, width) / missed)
+
+    def _beyond_drafting(self, draft_s: float, width: int) -> float:
+        return max(0.0, draft_s - self._pace * self.draft.table()[width])
 
     @property
     def plain_known(self) -> bool:
@@ -144,13 +163,13 @@ class Costs:
 
     @property
     def plain_s(self) -> float:
-        """v(1): a round that drafts nothing."""
-        return self.rest.table()[1]
+        """v(1): a round that drafts nothing. v does not fall with m: where another point is lower, v(1) is out of date."""
+        return self._pace * min(self.rest.table()[1:])
 
     def round_s(self) -> list[float]:
         """D(n) + v(n + 1) for n = 0 ... most."""
         draft, rest = self.draft.table(), self.rest.table()
-        return [draft_s + rest[n + 1] for n, draft_s in enumerate(draft)]
+        return [self._pace * (draft_s + rest[n + 1]) for n, draft_s in enumerate(draft)]
 
     def reading_s(self, missed: int) -> float:
         """What the next proposal costs more because the drafter has missed this many tokens."""
@@ -162,4 +181,4 @@ class Costs:
         """How much of a proposal's seconds went into reading."""
         if missed < _READING:
             return 0.0
-        return max(0.0, draft_s - self.draft.table()[width]) if self.draft else draft_s
+        return self._beyond_drafting(draft_s, width) if self.draft else draft_s

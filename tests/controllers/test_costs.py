@@ -17,7 +17,7 @@ def filled(points: dict[int, float], *, proportional: bool, most: int = 8) -> Cu
 
 def test_a_point_is_the_median_of_its_latest_samples() -> None:
     curve = Curve(4, proportional=False)
-    for seconds in [9.0] * 9 + [1.0] * 5:
+    for seconds in [9.0] * 17 + [1.0] * 9:
         curve.add(2, seconds)
     assert curve.table()[2] == 1.0
     curve.add(2, 50.0)  # one delay changes nothing
