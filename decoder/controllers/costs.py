@@ -163,7 +163,7 @@ class Costs:
 
     @property
     def plain_s(self) -> float:
-        """v(1): a round that drafts nothing. v does not fall with m, so a lower point elsewhere puts v(1) out of date."""
+        """v(1): a round that drafts nothing. v does not fall with m: a lower point elsewhere puts v(1) out of date."""
         return self._pace * min(self.rest.table()[1:])
 
     def round_s(self) -> list[float]:
