@@ -33,7 +33,7 @@ def test_the_sweep_measures_every_phase_and_writes_its_account(tmp_path: Path) -
     assert drafted["draft_step_ms"] > 0.5 * drafted["draft_alone_ms"] > 0
     assert drafted["target_fixed_ms"] > drafted["draft_fixed_ms"] > 0
     text = (folder / "README.md").read_text()
-    assert "A drafted token costs" in text and (folder / "phases.png").stat().st_size > 0
+    assert "A draft forward takes" in text and (folder / "phases.png").stat().st_size > 0
 
 
 def test_it_is_a_sweep_of_the_command() -> None:
