@@ -99,7 +99,7 @@ def _synthetic(args: argparse.Namespace) -> Setup:
     spec, notes = narrowed(given, args.draft_bits)
     label = f"SYNTHETIC: shapes of {args.geometry} with random weights; acceptance dialled to {args.acceptance:g}"
     prompts = pair.prompts(args.limit, args.prompt_length, args.seed)
-    return Setup(spec, pair.draft, prompts, f"Synthetic {args.geometry}", (label, *notes))
+    return Setup(spec, pair.draft, prompts, f"Synthetic {args.geometry} at {args.acceptance:g}", (label, *notes))
 
 
 def narrowed(given: SpeculativeDecoder, bits: int | None) -> tuple[SpeculativeDecoder, tuple[str, ...]]:
