@@ -119,7 +119,8 @@ class SequenceLength:
 
     def draw(self, rows: Sequence[Row], folder: Path) -> list[str]:
         figure, panels = new_figure(11.0, 3.8, 3)
-        contexts = sorted({row["context"] for row in rows})
+        largest = max(row["context"] for row in rows)
+        contexts = [context for context in (32, 64, 128, 256, 512, 1024, 2048, 4096) if context <= max(largest, 64)]
         for index, pair in enumerate(dict.fromkeys(row["pair"] for row in rows)):
             mine = [row for row in rows if row["pair"] == pair]
             xs, look = [row["context"] for row in mine], series(index)
@@ -134,13 +135,17 @@ class SequenceLength:
             panels[1].errorbar(xs, [row["speedup"] for row in mine], yerr=errors, capsize=3, label=pair, **look)
             panels[2].plot(xs, [row["alpha"] for row in mine], label=pair, **look)
         panels[1].axhline(1.0, color=EDGE, linewidth=1, linestyle=":", label="plain decoding")
+        times = [row[f"{name}_ms_per_token"] for row in rows for name in ("plain", "speculative")]
         panels[0].set(ylabel="time per token after the prefill [ms]", yscale="log")
+        ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if min(times) / 2 <= t <= 2 * max(times)]
+        panels[0].set_yticks(ticks, [str(tick) for tick in ticks])
+        panels[0].set_yticks([], minor=True)
         panels[1].set(ylabel="speed-up over plain decoding [×]", ylim=(0, None))
         panels[2].set(ylabel="alpha [share]", ylim=(0, 1))
         for axes in panels:
             axes.set(xlabel="tokens of text before [tokens]", xscale="log")
             axes.set_xticks(contexts, [str(c) for c in contexts], rotation=60, fontsize=8)
-            axes.minorticks_off()
+            axes.set_xticks([], minor=True)
             axes.legend(fontsize=7)
         save(figure, folder / "sequence-length.png")
         return ["sequence-length.png"]
