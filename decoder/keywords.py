@@ -133,11 +133,16 @@ def as_ids(name: str, value: Any) -> list[int]:
     return found
 
 
+_LEAST_PENALTY = 1e-6  # logits are divided by it: smaller ones overflow
+
+
 def _check_penalty(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"repetition_penalty={value!r} must be a number > 0; 1.0 means none.")
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"repetition_penalty={value!r} must be > 0 and finite; 1.0 means none.")
+    if not _LEAST_PENALTY <= value < float("inf"):
+        raise ValueError(
+            f"repetition_penalty={value!r} must be > 0, at least {_LEAST_PENALTY:g}, and finite; 1.0 means none."
+        )
 
 
 def _check_words(words: Any) -> None:

@@ -59,6 +59,7 @@ REFUSED = [
     ({"max_length": 10, "max_new_tokens": 3}, ValueError, r"max_new_tokens=3 and max_length=10 contradict"),
     ({"min_new_tokens": -1}, ValueError, r"min_new_tokens=-1 must be >= 0"),
     ({"repetition_penalty": 0}, ValueError, r"repetition_penalty=0 must be > 0"),
+    ({"repetition_penalty": 2.2e-309}, ValueError, r"repetition_penalty=2.2e-309 must be > 0, at least 1e-06"),
     ({"repetition_penalty": "x"}, TypeError, r"repetition_penalty='x' must be a number"),
     ({"no_repeat_ngram_size": -2}, ValueError, r"no_repeat_ngram_size=-2 must be >= 0"),
     ({"bad_words_ids": [3]}, TypeError, r"bad_words_ids=\[3\] must be a list of non-empty lists"),
