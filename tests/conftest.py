@@ -9,12 +9,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 import transformers
+from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from decoder.models.toy import noisy_copy, toy_model
 
 transformers.logging.set_verbosity_error()
+
+# The same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("explore")
+settings.load_profile("fixed")
 
 _CORPUS = ["once upon a time there was a little cat who liked the river and the sun", "the end of the story is near"]
 
