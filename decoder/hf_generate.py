@@ -82,18 +82,8 @@ def _split(processors: Sequence[Any]) -> tuple[SamplingParams, tuple[Any, ...]]:
     return SamplingParams(**values), tuple(rest)
 
 
-def request_from_library(
-    model: Any, input_ids: torch.Tensor, passed: dict[str, Any], context: int | None
-) -> tuple[list[list[int]], Request, Output]:
-    """(rows without padding, the request, how to return it).
-
-    Raises:
-        ValueError: beams, a cache that already holds tokens, or arguments this decoder would have to ignore.
-    """
-    config = passed.pop("generation_config")
-    processors = passed.pop("logits_processor", None) or ()
-    criteria = passed.pop("stopping_criteria", None) or ()
-    mask = passed.get("attention_mask")
+def _refuse(config: Any, passed: dict[str, Any]) -> None:
+    """Raise ValueError for what this decoder would have to ignore."""
     cache = passed.get("cache", passed.get("past_key_values"))
     unknown = sorted(name for name, value in passed.items() if name not in _IGNORED and value is not None)
     if unknown:
@@ -107,6 +97,21 @@ def request_from_library(
     wanted = [name for name in _EXTRA_OUTPUTS if getattr(config, name, None)]
     if wanted:
         raise ValueError(f"custom_generate cannot return {wanted} here; leave them out.")
+
+
+def request_from_library(
+    model: Any, input_ids: torch.Tensor, passed: dict[str, Any], context: int | None
+) -> tuple[list[list[int]], Request, Output]:
+    """(rows without padding, the request, how to return it).
+
+    Raises:
+        ValueError: beams, a cache that already holds tokens, or arguments this decoder would have to ignore.
+    """
+    config = passed.pop("generation_config")
+    processors = passed.pop("logits_processor", None) or ()
+    criteria = passed.pop("stopping_criteria", None) or ()
+    mask = passed.get("attention_mask")
+    _refuse(config, passed)
     params, rest = _split(processors)
     if not config.do_sample:
         params, rest = SamplingParams(temperature=0.0), tuple(processors)

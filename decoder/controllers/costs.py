@@ -70,6 +70,10 @@ class Curve:
     def measured(self, n: int) -> bool:
         return self.count(n) >= _TRUSTED
 
+    def at(self, n: int) -> float:
+        """table()[n], without making the table where n is measured."""
+        return lower_median(self._samples[n]) if self.measured(n) else self.table()[n]
+
     def table(self) -> list[float]:
         """Seconds at 0 ... most; all 0 before the first sample."""
         if self._table is None:
@@ -140,7 +144,7 @@ class Costs:
         speaks of the load only where it took less."""
         if not self.rest:
             return
-        surprise = seconds / max(self._pace * self.rest.table()[m], 1e-12)
+        surprise = seconds / max(self._pace * self.rest.at(m), 1e-12)
         most = _SURPRISE if self.rest.measured(m) else 1.0
         share = _FOLLOW_NOISE if 1.0 / _NOISE < surprise < _NOISE else _FOLLOW
         self._pace *= min(max(surprise, 1.0 / _SURPRISE), most) ** share

@@ -39,7 +39,7 @@ class NgramIndex:
         self._min_n, self._max_n = min_n, max_n
         self._entries: dict[Gram, _Entry] = {}
         self._frequent = choose == "frequent"
-        self._times: dict[Gram, int] = {}  # n-gram and follower -> occurrences, where the follower has come twice
+        self._times: dict[Gram, int] = {}  # n-gram and follower -> occurrences, for followers not chosen
         self._seen = 0
 
     def extend(self, context: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _ROWS = 32  # queries the staircase serves; longer forwards are prefills, whose mask is the library's
+_KEPT = 65_536  # positions held; contexts of millions are announced, and positions beyond are made when needed
 _FIRST = 512  # columns to begin with; doubled when a text grows beyond them
 
 
@@ -22,7 +23,7 @@ class Inputs:
     def __init__(self, context_length: int | None, device: torch.device) -> None:
         self._last = None if context_length is None else context_length - 1
         self._device = device
-        self._positions = torch.arange(context_length or 0, device=device)
+        self._positions = torch.arange(min(context_length or 0, _KEPT), device=device)
         self._columns = 0
         self._stairs = torch.empty(0)
 

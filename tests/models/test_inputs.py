@@ -62,3 +62,9 @@ def test_a_banned_id_and_a_padded_head_stay_impossible() -> None:
     logits = model.open(1, 8).feed(torch.tensor([[5, 6]]), [0])
     assert logits.shape[-1] == 60
     assert torch.isinf(logits[0, :, [4, 7]]).all() and torch.isfinite(logits).sum() == 2 * 58
+
+
+def test_positions_beyond_those_held_are_made() -> None:
+    inputs = Inputs(10_000_000, torch.device("cpu"))
+    assert inputs.positions([9_999_990], 3).tolist() == [[9_999_990, 9_999_991, 9_999_992]]
+    assert len(inputs._positions) < 100_000  # a context that is merely announced costs no memory
