@@ -42,6 +42,8 @@ class SpeculativeDecoder(Engine, Measurable):
     compile: True runs the target's and the draft model's forwards after the prefill through `torch.compile`, one row at
         a time; the first use of each block size takes seconds to minutes (`decoder.models.compiled`). What cannot be
         compiled runs eager, with a warning.
+    packed: True runs target and draft model over copies of their matrices in oneDNN's layout: faster for few tokens on
+        many CPUs, for twice the memory of the matrices (`decoder.models.packed`). Models on the CPU only.
 
     Raises:
         TypeError, ValueError: before any model runs, naming the argument, its value and the remedy.

@@ -82,6 +82,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", help="auto, float32, bfloat16 or float16")
     group.add_argument("--draft-device", help="default: the target's")
     group.add_argument("--draft-dtype", help="default: the target's")
+    group.add_argument("--packed", action="store_true", default=None, help="matrices in oneDNN's layout (CPU)")
     group.add_argument("--temperature", type=float, help="0 is greedy")
     group.add_argument("--top-p", type=float, help="keep the likeliest tokens of this mass, in (0, 1]")
     group.add_argument("--top-k", type=int, help="keep so many tokens; 0 keeps all")

@@ -32,7 +32,7 @@ from decoder.report import coloured, comparison, legend, metrics, styled, termin
 from decoder.report.page import html_report, write_html
 from decoder.results import GenerationResult
 
-_BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "verifier", "seed")
+_BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "verifier", "seed", "packed")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -167,7 +167,7 @@ def _sweep(options: argparse.Namespace) -> None:
     lengths = {label(spec.drafter, k): k for k in options.k}
     predicted: dict[int, float] = {}
     if spec.draft is not None and isinstance(spec.drafter, ModelDrafter):
-        predictions = predict(spec, prompts, report.summaries, lengths, repeats=3 * options.repeats)
+        predictions = predict(spec, prompts, report.summaries, report.samples, lengths, repeats=3 * options.repeats)
         predicted = {row.k: row.predicted for row in predictions.rows}
     _write(report, options.out)
     summaries = {k: report.summary(name) for name, k in lengths.items()}

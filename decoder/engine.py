@@ -14,6 +14,7 @@ from decoder.generation import Generation, Setting
 from decoder.keywords import CallOptions, as_ids, check_choices, check_invariant, check_sampling, reject_unknown
 from decoder.models.compiled import CompiledModel
 from decoder.models.hf import CausalModel
+from decoder.models.packed import check_unchanged, packed_copy
 from decoder.prompts import check_ids, encode
 from decoder.randomness import fresh_seed
 from decoder.request import Request, settle
@@ -36,7 +37,7 @@ class Engine:
         size = head if size is None else min(size, head)
         banned = [token for token in missing if token < size]
         self._vocabulary = (size, banned)
-        self.compile = given.compile
+        self.compile, self.packed = given.compile, given.packed
         self._target = self._wrap(target, "target")
         self._draft = None if draft is None else self._wrap(draft, "draft")
         self._named: dict[str, Drafter] = {}
@@ -45,6 +46,7 @@ class Engine:
 
     def _wrap(self, model: Any, role: str) -> CausalModel:
         kind = CompiledModel if self.compile else CausalModel
+        model = packed_copy(model, role) if self.packed else model
         return kind(model, role, *self._vocabulary)
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
@@ -58,7 +60,8 @@ class Engine:
     def _make(self, name: str) -> Drafter:
         if name != "crosstokenizer":
             return DRAFTERS[name].for_models(self._target, self._draft)
-        recipe = CrossTokenizerDrafter(self.draft, self.tokenizer, self.draft_tokenizer)
+        own = self.draft if self._draft is None else self._draft.model  # packed or not
+        recipe = CrossTokenizerDrafter(own, self.tokenizer, self.draft_tokenizer)
         return recipe.bind(self._target, self._draft)
 
     def _encode(self, prompt: Any, options: CallOptions, where: str) -> tuple[list[list[int]], bool]:
@@ -105,6 +108,8 @@ class Engine:
         sampling = self.sampling if sampling is None else sampling
         check_choices(options.get("drafter"), verifier, seed)
         check_sampling(sampling, verifier)
+        if self.packed:
+            check_unchanged(self._target.model)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
         if options.get("invariant"):
             check_invariant(k, self.target.config._attn_implementation)

@@ -43,10 +43,12 @@ class Settings:
     seed: int | None = None
     sampling: Sampling = "rejection"
     compile: bool = False
+    packed: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.compile, bool):
-            raise TypeError(f"compile={self.compile!r} must be True or False, or leave it out.")
+        for name, value in (("compile", self.compile), ("packed", self.packed)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}={value!r} must be True or False, or leave it out.")
         _ = self.params  # validates
         check_choices(self.drafter, self.verifier, self.seed)
         check_sampling(self.sampling, self.verifier)

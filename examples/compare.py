@@ -42,6 +42,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of every method on every prompt (default 3)")
+    parser.add_argument("--packed", action="store_true", help="our methods over packed matrices (CPU), hf* as loaded")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="also write the account as JSON and Markdown to this path")
@@ -111,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             drafter=options.drafter,
             device=options.device,
             dtype=options.dtype,
+            packed=options.packed,
             temperature=options.temperature,
             top_p=options.top_p,
         )

@@ -32,6 +32,7 @@ from decoder.bench.setup import Setup, add_model_options, add_work_options, samp
 from decoder.drafters import ModelDrafter
 from decoder.measure.comparison import MethodSummary, summarise
 from decoder.measure.timing import Output, interleaved
+from decoder.models.packed import packed_copy
 from decoder.models.toy import noisy_copy, toy_model
 
 HOPELESS_GOAL = 0.95
@@ -62,16 +63,18 @@ def hopeless_copy(draft: Any, seed: int = 0) -> Any:
 def methods(setup: Setup, plan: Plan, lengths: Sequence[int], thresholds: Sequence[float]) -> list[Any]:
     spec = setup.spec
     hopeless = hopeless_copy(setup.assistant)
+    if spec.packed:
+        hopeless = packed_copy(hopeless, "hopeless draft")
     device = torch.device(spec.target.device)
 
     def decoder(draft: Any) -> SpeculativeDecoder:
-        return SpeculativeDecoder.from_models(spec.target, draft, tokenizer=spec.tokenizer)
+        return SpeculativeDecoder.from_models(spec._target.model, draft, tokenizer=spec.tokenizer)
 
     found: list[Any] = [OwnMethod("baseline", spec, plan)]
     found += [OwnMethod(f"k={k}", spec, plan, k) for k in lengths]
     found += [
         OwnMethod("auto", spec, plan, "auto"),
-        FreshDecoder("auto, fresh", lambda: decoder(spec.draft), plan, device),
+        FreshDecoder("auto, fresh", lambda: decoder(spec._draft.model), plan, device),
         OwnMethod("auto, hopeless draft", decoder(hopeless), plan, "auto"),
         FreshDecoder("auto, hopeless draft, fresh", lambda: decoder(hopeless), plan, device),
     ]

@@ -105,14 +105,16 @@ def run(args: argparse.Namespace) -> Report:
     if not args.predict:
         return report
     fixed = {label(name, k): k for name, k in drafts if isinstance(k, int) and name == "model"}
-    predictions = predict(setup.spec, setup.prompts, report.summaries, fixed)
+    predictions = predict(setup.spec, setup.prompts, report.summaries, report.samples, fixed)
     extra = {"predictions": predictions.to_dict()}
     return replace(report, extra=report.extra | extra, appendix=predictions.markdown())
 
 
 def _compiled(spec: SpeculativeDecoder) -> SpeculativeDecoder:
     """The same models, compiled; the warm-up runs pay for it."""
-    return SpeculativeDecoder.from_models(spec.target, spec.draft, tokenizer=spec.tokenizer, compile=True)
+    target = spec._target.model  # packed once for both, where asked for
+    draft = None if spec._draft is None else spec._draft.model
+    return SpeculativeDecoder.from_models(target, draft, tokenizer=spec.tokenizer, compile=True)
 
 
 def _with_reached(report: Report, dialled: float) -> Report:

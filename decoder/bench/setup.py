@@ -42,6 +42,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--acceptance", type=float, help="with --geometry: chance that a drafted token is accepted")
     group.add_argument("--draft-bits", type=int, choices=(4, 8), help="narrow weights for the draft (CPU); still exact")
+    group.add_argument("--packed", action="store_true", help="our runs over packed matrices (CPU): faster, more memory")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16, ...; default: as stored, geometry float32")
     group.add_argument("--device", default="auto")
     group.add_argument("--threads", type=int, help="threads of torch; default: torch's own choice")
@@ -80,7 +81,7 @@ def set_up(args: argparse.Namespace) -> Setup:
     if args.acceptance is not None:
         raise ValueError("--acceptance dials a synthetic pair; give --geometry TARGET:DRAFT with it.")
     given = SpeculativeDecoder(args.target, args.draft, device=args.device, dtype=args.dtype)
-    spec, notes = narrowed(given, args.draft_bits)
+    spec, notes = as_asked(given, args.draft_bits, args.packed)
     chosen = OWN_PROMPTS[: args.limit]
     prompts = read_prompts(args.prompts, args.limit, args.category) if args.prompts is not None else chosen
     names = [Path(name).name for name in (args.target, args.draft) if name]
@@ -96,21 +97,28 @@ def _synthetic(args: argparse.Namespace) -> Setup:
     device = loading.check_device(args.device) or "cpu"
     pair = synthetic_pair(args.geometry, args.acceptance, dtype=dtype, device=device, seed=args.seed)
     given = SpeculativeDecoder.from_models(pair.target, pair.draft)
-    spec, notes = narrowed(given, args.draft_bits)
+    spec, notes = as_asked(given, args.draft_bits, args.packed)
     label = f"SYNTHETIC: shapes of {args.geometry} with random weights; acceptance dialled to {args.acceptance:g}"
     prompts = pair.prompts(args.limit, args.prompt_length, args.seed)
     return Setup(spec, pair.draft, prompts, f"Synthetic {args.geometry} at {args.acceptance:g}", (label, *notes))
 
 
-def narrowed(given: SpeculativeDecoder, bits: int | None) -> tuple[SpeculativeDecoder, tuple[str, ...]]:
-    """The decoder with its draft's weights in 4 or 8 bits, and a note that says so."""
-    if bits is None:
+def as_asked(given: SpeculativeDecoder, bits: int | None, packed: bool) -> tuple[SpeculativeDecoder, tuple[str, ...]]:
+    """The decoder with its draft's weights in 4 or 8 bits, or with packed matrices, and notes that say so."""
+    if bits is None and not packed:
         return given, ()
-    if given.draft is None:
+    if bits is not None and given.draft is None:
         raise ValueError(f"--draft-bits={bits} needs a draft model; give --draft or --geometry.")
-    draft = quantized_copy(given.draft, bits)
-    spec = SpeculativeDecoder.from_models(given.target, draft, tokenizer=given.tokenizer)
-    return spec, (f"speculative runs: the draft's matrices in {bits} bits; hf-assisted drafts with the given weights",)
+    draft, notes = given.draft, []
+    if packed:
+        which = "the target" if draft is None or bits is not None else "target and draft"
+        notes.append(f"baseline and speculative run over packed matrices of {which} (packed=True); hf* as loaded")
+    if bits is not None:
+        draft = quantized_copy(draft, bits)
+        narrow = f"speculative runs: the draft's matrices in {bits} bits"
+        notes.append(f"{narrow}; hf-assisted drafts with the given weights")
+    spec = SpeculativeDecoder.from_models(given.target, draft, tokenizer=given.tokenizer, packed=packed)
+    return spec, tuple(notes)
 
 
 def lengths(values: Sequence[str]) -> list[Length]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from decoder.drafters.model import ModelDrafter, Openable
 from decoder.models.hf import CausalModel
+from decoder.models.packed import BlockedLinear
 from decoder.models.sharing import own_bytes, weight_sharing_copy
 from decoder.types import ModelSession
 
@@ -45,7 +46,7 @@ def cut_head(model: CausalModel, tokens: Sequence[int]) -> CausalModel:
     head.weight = nn.Parameter(whole.weight.detach()[rows], requires_grad=False)
     if getattr(whole, "bias", None) is not None:
         head.bias = nn.Parameter(whole.bias.detach()[rows], requires_grad=False)
-    twin.set_output_embeddings(head)
+    twin.set_output_embeddings(BlockedLinear(head) if isinstance(whole, BlockedLinear) else head)
     cut = CausalModel(twin, model.role)
     cut.layers = model.layers
     return cut

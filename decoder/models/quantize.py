@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from decoder.models.sharing import own_bytes, tensors_of, weight_sharing_copy
+from decoder.models.packed import BlockedLinear
+from decoder.models.sharing import RearrangedLinear, dense_matrix, own_bytes, tensors_of, weight_sharing_copy
 
 MAX_PACKED_TOKENS = 16  # rows times tokens; beyond, the dense product of the original is the faster one
 _SHRINK = (1.0, 0.92, 0.84)  # fractions of a group's range tried by the int4 rounding
@@ -61,25 +62,8 @@ def _round_groups(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     return kept_q.view_as(weight).to(torch.int32), pair
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(RearrangedLinear):
     """A linear layer that reads narrow weights for a few tokens and the original ones for many."""
-
-    original: Any
-
-    def __init__(self, original: nn.Module) -> None:
-        super().__init__()
-        self.original = original
-
-    @property
-    def bias(self) -> Tensor | None:
-        bias: Tensor | None = self.original.bias
-        return bias
-
-    @property
-    def weight(self) -> Tensor:
-        """The original weight: transformers looks at the dtype and shape of some layers' weights."""
-        weight: Tensor = self.original.weight
-        return weight
 
     def forward(self, inputs: Tensor) -> Tensor:
         flat = inputs.reshape(-1, inputs.shape[-1])  # [M, K]
@@ -104,7 +88,7 @@ class Int8Linear(PackedLinear):
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__(original)
-        q, scale = quantize_int8(_matrix(original))
+        q, scale = quantize_int8(dense_matrix(original))
         self.register_buffer("q", q.contiguous())
         self.register_buffer("scale", scale)
 
@@ -121,7 +105,7 @@ class Int4Linear(PackedLinear):
     def __init__(self, original: nn.Module, group_size: int) -> None:
         super().__init__(original)
         self.group_size = group_size
-        q, scale = quantize_int4(_matrix(original), group_size)
+        q, scale = quantize_int4(dense_matrix(original), group_size)
         self.register_buffer("q", torch.ops.aten._convert_weight_to_int4pack_for_cpu(q, 1))
         self.register_buffer("scale", scale)
 
@@ -131,19 +115,13 @@ class Int4Linear(PackedLinear):
         )
 
 
-def _matrix(layer: nn.Module) -> Tensor:
-    """The weight as [N, K]: GPT-2's Conv1D keeps it transposed."""
-    weight: Tensor = layer.weight.detach()  # type: ignore[operator]
-    return weight.t() if isinstance(layer, Conv1D) else weight
-
-
 def pack(layer: nn.Module, bits: int, group_size: int) -> nn.Module:
     """The layer with `bits` per weight; int8 where the int4 kernel does not take its shape, unchanged where none does.
 
     The kernels need K to be a multiple of 16 (int8 reads past the row otherwise) or of the group (int4, with N a
     multiple of 16).
     """
-    outputs, inputs = _matrix(layer).shape
+    outputs, inputs = dense_matrix(layer).shape
     if bits == 4 and outputs % 16 == 0 and inputs % group_size == 0:
         return Int4Linear(layer, group_size)
     return Int8Linear(layer) if inputs % 16 == 0 else layer
@@ -163,9 +141,11 @@ def quantized_copy(model: Any, bits: int = 8, *, head_bits: int = 8, group_size:
     head = twin.get_output_embeddings()
     with torch.no_grad():
         for module in list(twin.modules()):
+            if isinstance(module, RearrangedLinear):  # a packed layer: replaced as a whole
+                continue
             for name, child in list(module.named_children()):
                 width = head_bits if child is head else bits
-                if isinstance(child, (nn.Linear, Conv1D)) and width < 16:
+                if isinstance(child, (nn.Linear, Conv1D, BlockedLinear)) and width < 16:
                     setattr(module, name, pack(child, width, group_size))
     if own_bytes(twin, model) == 0:
         raise ValueError(

@@ -1,8 +1,8 @@
 """L2: a second module tree over the same tensors: the frame of every draft that is made out of its target.
 
 `weight_sharing_copy` copies modules and configuration, never a parameter or buffer. `layer_subset` then leaves layers
-out of the copy, `find_layers` says where a model keeps them. Knows no drafter; changes nothing in the model it is
-given.
+out of the copy, `find_layers` says where a model keeps them. `RearrangedLinear` stands in a copy for a linear layer
+whose weight it keeps in another form. Knows no drafter; changes nothing in the model it is given.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 
 def tensors_of(model: nn.Module) -> Iterable[Tensor]:
@@ -38,6 +39,35 @@ def weight_sharing_copy(model: Any) -> Any:
         if hook is not None:
             memo[id(hook)] = hook
     return copy.deepcopy(model, memo)
+
+
+class RearrangedLinear(nn.Module):
+    """A linear layer that also holds its weight in another form, for another kernel."""
+
+    original: Any
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self.original = original
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias: Tensor | None = self.original.bias
+        return bias
+
+    @property
+    def weight(self) -> Tensor:
+        """The original weight: transformers looks at the dtype and shape of some layers' weights."""
+        weight: Tensor = self.original.weight
+        return weight
+
+
+def dense_matrix(layer: nn.Module) -> Tensor:
+    """The weight of a linear layer, rearranged or not, as [N, K]: GPT-2's Conv1D keeps it transposed."""
+    while isinstance(layer, RearrangedLinear):
+        layer = layer.original
+    weight: Tensor = layer.weight.detach()  # type: ignore[operator]
+    return weight.t() if isinstance(layer, Conv1D) else weight
 
 
 def find_layers(model: Any) -> tuple[nn.Module, str, nn.ModuleList]:
