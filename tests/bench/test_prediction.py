@@ -42,27 +42,28 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     spec = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.1))
     plan = Plan(16, SamplingParams(temperature=0.0))
     report = compare(spec, PROMPTS, plan, methods=["baseline"], drafts=[(None, 2), (None, "auto")], repeats=1)
-    found = predict(spec, PROMPTS, report.summaries, {"speculative model k=2": 2}, repeats=1)
+    name = "speculative model k=2"
+    found = predict(spec, PROMPTS, report.summaries, report.samples, {name: 2}, repeats=1)
     (row,) = found.rows
-    summary = report.summary("speculative model k=2")
-    assert row.alpha == summary.alpha and row.measured == summary.speedups["baseline"].ratio
+    assert row.alpha == report.summary(name).alpha
+    seconds = {"baseline": 0.0, name: 0.0}  # behind the prefill, for the 15 tokens behind the first one
+    for sample in report.samples:
+        if sample.method in seconds and sample.counts is not None:
+            assert sample.counts.emitted_after_prefill == 15
+            seconds[sample.method] += sample.wall_s - sample.counts.prefill_s
+    assert row.measured == pytest.approx(seconds["baseline"] / seconds[name])
     assert row.cost_ratio == pytest.approx(found.draft.seconds(1) / found.target.seconds(1))
     assert row.predicted == pytest.approx(paper_speedup(row.alpha, 2, row.cost_ratio, row.verify_ratio))
     assert row.reached == pytest.approx(row.measured / row.predicted)
     assert "reached %" in found.markdown() and "m=16" in found.markdown()
     with pytest.raises(ValueError, match="run that method too"):
-        predict(
-            spec,
-            PROMPTS,
-            compare(spec, PROMPTS, plan, methods=["hf"], drafts=[(None, 2)], repeats=1).summaries,
-            {"speculative model k=2": 2},
-            repeats=1,
-        )
+        without = compare(spec, PROMPTS, plan, methods=["hf"], drafts=[(None, 2)], repeats=1)
+        predict(spec, PROMPTS, without.summaries, without.samples, {name: 2}, repeats=1)
 
 
 def test_no_draft_no_prediction() -> None:
     with pytest.raises(ValueError, match="needs a draft model"):
-        predict(SpeculativeDecoder.from_models(toy_model("llama")), PROMPTS, [], {})
+        predict(SpeculativeDecoder.from_models(toy_model("llama")), PROMPTS, [], [], {})
 
 
 @pytest.mark.parametrize("tied", [True, False])
