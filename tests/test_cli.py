@@ -18,8 +18,8 @@ from decoder.arguments import build_parser, draft_lengths, fixed_lengths
 from decoder.bench.environment import command_line
 
 MODELS = (
-    "--target --draft --drafter --verifier --device --dtype --draft-device --draft-dtype --packed --temperature --top-p "
-    "--top-k --min-p --seed --json --debug"
+    "--target --draft --drafter --verifier --device --dtype --draft-device --draft-dtype --packed --temperature "
+    "--top-p --top-k --min-p --seed --json --debug"
 ).split()
 ONE = ["prompt", "--chat", "--max-new-tokens", "--stop", "--k", *MODELS]
 MANY = ["prompt", "--prompts", "--limit", "--chat", "--max-new-tokens", "--repeats", *MODELS]
