@@ -3,9 +3,10 @@
     (1 - alpha^(k+1)) / ((1 - alpha) (k c + t_v(k+1) / t_v(1)))
 
 (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, with verification's measured cost in place of 1): alpha from
-the runs, c and t_v from forwards timed alone. The equation is about rounds, so the measured speed-up beside it is that
-of the text after the prompt: prefills and the token they yield are left out on both sides. The loop's own time is in
-what is measured and not in the equation, so their ratio is what the implementation makes of the theory.
+the runs, c and t_v from bare forwards in the order of a round. The equation is about rounds, so the measured speed-up
+beside it is that of the text after the prompt: prefills and the token they yield are left out on both sides. The
+loop's own time is in what is measured and not in the equation, so their ratio is what the implementation makes of the
+theory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from decoder.api import SpeculativeDecoder
 from decoder.measure.comparison import MethodSummary, speedup
-from decoder.measure.forwards import ForwardCost, forward_cost
+from decoder.measure.forwards import ForwardCost, forward_cost, round_cost
 from decoder.measure.timing import Sample
 from decoder.models.hf import CausalModel
 from decoder.report.tables import markdown_table
@@ -34,7 +35,10 @@ def paper_speedup(alpha: float, k: int, cost_ratio: float, verify_ratio: float) 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Theory and measurement for one method, both after the prompt. `reached` = measured / predicted."""
+    """Theory and measurement for one method, both after the prompt. `reached` = measured / predicted.
+
+    cost_ratio, verify_ratio: c and t_v(k+1) / t_v(1), the forwards of a round timed in its order.
+    """
 
     method: str
     k: int
@@ -67,7 +71,7 @@ class Predictions:
             [role, *[1e3 * cost.seconds(m) for m in widths], 1e3 * cost.fixed_s, 1e3 * cost.per_token_s]
             for role, cost in (("target", self.target), ("draft", self.draft))
         ]
-        heads = ["ms of a forward", *[f"m={m}" for m in widths], "fixed", "per token"]
+        heads = ["ms of a forward, alone", *[f"m={m}" for m in widths], "fixed", "per token"]
         return markdown_table(names, rows) + "\n\n" + markdown_table(heads, forwards) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,8 +106,8 @@ def predict(
     if spec._draft is None:
         raise ValueError("a prediction needs a draft model whose forwards can be timed; give one.")
     prompt = sorted(prompts, key=len)[len(prompts) // 2]
-    costs = [forward_cost(CausalModel(spec._target.model, "target"), prompt, repeats=repeats)]
-    costs.append(forward_cost(CausalModel(spec._draft.model, "draft"), prompt, repeats=repeats))
+    models = CausalModel(spec._target.model, "target"), CausalModel(spec._draft.model, "draft")
+    costs = [forward_cost(model, prompt, repeats=repeats) for model in models]
     plain = after_prompt(samples, "baseline")
     if not plain:
         raise ValueError("a prediction is of the speed-up over 'baseline'; run that method too.")
@@ -112,8 +116,8 @@ def predict(
         k = lengths.get(each.name)
         if k is None or each.alpha is None:
             continue
-        ratio = costs[1].seconds(1) / costs[0].seconds(1)
-        verify = costs[0].seconds(k + 1) / costs[0].seconds(1)
+        cost = round_cost(models[0], models[1], prompt, k, repeats=2 * repeats)
+        ratio, verify = cost.draft_s / cost.plain_s, cost.verify_s / cost.plain_s
         predicted = paper_speedup(each.alpha, k, ratio, verify)
         measured = speedup(after_prompt(samples, each.name), plain).ratio
         rows.append(Prediction(each.name, k, each.alpha, ratio, verify, predicted, measured))

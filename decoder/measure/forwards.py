@@ -4,12 +4,15 @@ Measured through the model's own session, as the loop uses it: m tokens after a 
 at the same positions. The line is a least-squares fit; the table is what was measured, and the two are shown together
 because t(m) often has a step where another matrix kernel takes over. Widths are measured in turn, so that a slow
 moment hits all.
+
+`round_cost` times the bare forwards of two models in the order of a round instead: a small draft that finds its weights
+in the processor's caches when it runs alone finds them swept by the target in a round.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 import torch
 
 from decoder.drafters.model import Openable
-from decoder.measure.statistics import Spread, spread
+from decoder.measure.statistics import Spread, median, spread
 from decoder.measure.timing import synchronise
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -95,21 +98,67 @@ def forward_cost(
             f"widths={tuple(widths)} leave no room behind a prompt of {len(prompt)} tokens in a context of {room}; "
             "give a shorter prompt or widths >= 1."
         )
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats} must be >= 1.")
-    device = torch.device(getattr(model, "device", "cpu"))
     seconds: dict[int, list[float]] = {m: [] for m in fitting}
     with torch.inference_mode():
-        session = model.open(1, len(prompt) + fitting[-1])
-        session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
-        session.commit([len(prompt)])
-        fed = {m: torch.tensor([[prompt[i % len(prompt)] for i in range(m)]]) for m in fitting}  # [1, m]
-        for turn in range(repeats + 1):
+        forward = _timed_forwards(model, prompt, fitting[-1])
+        for turn in range(_checked(repeats) + 1):
             for m in fitting:
-                synchronise(device)
-                began = time.perf_counter()
-                session.feed(fed[m], [len(prompt)])
-                synchronise(device)
+                spent_s = forward(m)
                 if turn > 0:  # the first turn warms up
-                    seconds[m].append(time.perf_counter() - began)
+                    seconds[m].append(spent_s)
     return cost_of(len(prompt), seconds)
+
+
+def _checked(repeats: int) -> int:
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats} must be >= 1.")
+    return repeats
+
+
+def _timed_forwards(model: Openable, prompt: Sequence[int], most: int) -> Callable[[int], float]:
+    """m -> seconds of a forward of m tokens, at most `most`, behind the prompt, which is read here."""
+    device = torch.device(getattr(model, "device", "cpu"))
+    session = model.open(1, len(prompt) + most)
+    session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
+    session.commit([len(prompt)])
+    fed = torch.tensor([[prompt[i % len(prompt)] for i in range(most)]])  # [1, most]
+
+    def forward(m: int) -> float:
+        synchronise(device)
+        began = time.perf_counter()
+        session.feed(fed[:, :m], [len(prompt)])
+        synchronise(device)
+        return time.perf_counter() - began
+
+    return forward
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """Bare forwards in the order of a round: medians, in seconds.
+
+    plain_s: the target on one token.  draft_s: the draft on one token, the mean of the k of a round.
+    verify_s: the target on k + 1 tokens, after them.
+    """
+
+    k: int
+    plain_s: float
+    draft_s: float
+    verify_s: float
+
+
+def round_cost(target: Openable, draft: Openable, prompt: Sequence[int], k: int, *, repeats: int = 15) -> RoundCost:
+    """Time one plain forward, k of the draft and a verification, `repeats` times over after a warm-up.
+
+    Raises:
+        ValueError: `repeats` below 1.
+    """
+    turns: list[tuple[float, float, float]] = []
+    with torch.inference_mode():
+        verifying, drafting = _timed_forwards(target, prompt, k + 1), _timed_forwards(draft, prompt, 1)
+        for _ in range(_checked(repeats) + 1):
+            plain_s = verifying(1)
+            draft_s = sum(drafting(1) for _ in range(k)) / k
+            turns.append((plain_s, draft_s, verifying(k + 1)))
+    plain, drafts, verify = zip(*turns[1:], strict=True)
+    return RoundCost(k, median(plain), median(drafts), median(verify))

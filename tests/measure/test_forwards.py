@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from decoder.measure.forwards import WIDTHS, cost_of, forward_cost, line
+from decoder.measure.forwards import WIDTHS, cost_of, forward_cost, line, round_cost
 from decoder.models.hf import CausalModel
 from decoder.models.toy import toy_model
 from measure.simulated import Clock, Model, install
@@ -36,6 +36,28 @@ def test_widths_take_turns_behind_the_prompt(clock: Clock) -> None:
     model = Model(clock, lambda m: 1.0)
     forward_cost(model, [5, 6], widths=(1, 3), repeats=2)
     assert model.fed == [(2, [0])] + [(1, [2]), (3, [2])] * 3  # prefill, a warm-up turn, two that count
+
+
+def test_a_round_s_forwards_come_in_its_order(clock: Clock) -> None:
+    """A draft that is dear right after the target, as where the target sweeps the caches, shows what a round pays."""
+    order: list[str] = []
+
+    def target_s(m: int) -> float:
+        order.append(f"target {m}")
+        return 1.0 + 0.1 * m
+
+    def draft_s(m: int) -> float:
+        order.append(f"draft {m}")
+        return 0.5 if order[-2].startswith("target") else 0.2
+
+    target, draft = Model(clock, target_s), Model(clock, draft_s)
+    cost = round_cost(target, draft, [5, 6], 3, repeats=2)
+    assert order == ["target 2", "draft 2", *["target 1", "draft 1", "draft 1", "draft 1", "target 4"] * 3]
+    assert (cost.k, cost.plain_s, cost.verify_s) == pytest.approx((3, 1.1, 1.4))
+    assert cost.draft_s == pytest.approx((0.5 + 0.2 + 0.2) / 3)
+    assert all(starts == [2] for _, starts in target.fed[1:] + draft.fed[1:])  # always behind the prompt
+    with pytest.raises(ValueError, match=r"repeats=0 must be >= 1"):
+        round_cost(target, draft, [5, 6], 3, repeats=0)
 
 
 def test_the_line_is_numpy_s() -> None:

@@ -6,22 +6,17 @@ turn with the target's, which sweeps the processor's caches: the difference betw
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from decoder.api import SpeculativeDecoder
 from decoder.bench.prompts import OWN_PROMPTS, as_ids
 from decoder.bench.sweep import Row
-from decoder.measure.forwards import forward_cost
+from decoder.measure.forwards import forward_cost, round_cost
 from decoder.measure.ledger import PHASES
 from decoder.measure.statistics import median
-from decoder.measure.timing import synchronise
-from decoder.models.hf import CausalModel
 from decoder.report.figures import filling, new_figure, save
 
 SHOWN = [phase for phase in PHASES if phase != "prefill"]
@@ -33,38 +28,6 @@ GROUPS = (  # as many as there are fillings that differ
 
 def _column(phase: str) -> str:
     return phase.replace(" ", "_") + "_ms"
-
-
-def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    synchronise(device)
-    began = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - began
-
-
-def forwards_in_turn(
-    target: CausalModel, draft: CausalModel, prompt: Sequence[int], k: int, repeats: int = 60
-) -> tuple[float, float]:
-    """Median seconds of a draft forward of one token: after others of its own, and of k after one of the target."""
-    alone: list[float] = []
-    in_turn: list[float] = []
-    with torch.inference_mode():
-        mine, theirs = (model.open(1, len(prompt) + k + 1) for model in (draft, target))
-        for session in (mine, theirs):
-            session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
-            session.commit([len(prompt)])
-        one, block = torch.tensor([[prompt[-1]]]), torch.tensor([[prompt[-1]] * (k + 1)])
-
-        def drafted() -> list[float]:
-            return [_seconds(lambda: mine.feed(one, [len(prompt)]), draft.device) for _ in range(k)]
-
-        for _ in range(repeats):
-            drafted()  # so that the caches of the processor are its own again
-            alone += drafted()
-            theirs.feed(block, [len(prompt)])
-            in_turn += drafted()
-    return median(alone), median(in_turn)
 
 
 class WhereTimeGoes:
@@ -124,9 +87,9 @@ class WhereTimeGoes:
         row: Row = {"target_fixed_ms": 1e3 * target.fixed_s, "target_per_token_ms": 1e3 * target.per_token_s}
         if k:
             draft = forward_cost(spec._draft, prompt)
-            alone_s, in_turn_s = forwards_in_turn(spec._target, spec._draft, prompt, k)
+            in_turn_s = round_cost(spec._target, spec._draft, prompt, k, repeats=60).draft_s
             row |= {"draft_fixed_ms": 1e3 * draft.fixed_s, "draft_per_token_ms": 1e3 * draft.per_token_s}
-            row |= {"draft_alone_ms": 1e3 * alone_s, "draft_in_turn_ms": 1e3 * in_turn_s}
+            row |= {"draft_alone_ms": 1e3 * draft.seconds(1), "draft_in_turn_ms": 1e3 * in_turn_s}
             row["draft_step_ms"] = 1e3 * median(steps)
         return {name: row.get(name) for name in self.columns[-7:]}
 
