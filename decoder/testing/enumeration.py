@@ -17,6 +17,7 @@ from decoder.loop import Parts, Row, run
 from decoder.models.toy import TableModel
 from decoder.testing.law import Law, exact_law, table_next, total_variation, worst_sequence
 from decoder.testing.replay import ReplayRows, Script
+from decoder.testing.watched import WatchedDrafter
 from decoder.types import Controller, Drafter, Limits, RandomSource, SamplingParams
 from decoder.verify import VERIFIERS, GreedyVerifier
 from decoder.warpers import Warper
@@ -51,7 +52,7 @@ class Case:
         target = self.target.open(rows, 1 << 30)
         return Parts(
             target=target,
-            drafter=copy.deepcopy(self.drafter).attach(target),
+            drafter=WatchedDrafter(copy.deepcopy(self.drafter).attach(target)),
             verifier=GreedyVerifier() if self.params.greedy else VERIFIERS[self.verifier](),
             controller=self.controller(self.k),
             warp=warp,

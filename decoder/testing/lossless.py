@@ -80,6 +80,8 @@ def _cases(recipe: Recipe, ks: Sequence[int], verifiers: Sequence[str], batch_ro
             yield f"{name}, temperature and top-p", case.with_(params=_WARPED, new_tokens=k + 2)
             if target is three:
                 yield f"{name}, top-k, EOS", case.with_(params=_CUT, new_tokens=k + 2, eos=frozenset({2}))
+                ended = case.with_(prompts=((0, 1), (1, 0, 1, 1, 0)), new_tokens=3, eos=frozenset({2}))
+                yield f"{name}, ragged pair, EOS", ended  # rows end apart: what is kept per row must follow `select`
     target = three
     case = Case(target, build(recipe, target), k=min(2, max(ks)), batch_rows=batch_rows)
     penalty = RepetitionPenaltyLogitsProcessor(penalty=1.7)
