@@ -21,6 +21,10 @@ Groups = dict[str, list[MethodSummary]]  # group -> a summary of each method
 
 
 ALL = "all"  # the group of every prompt
+LEGEND = (
+    "speed-up over `generate_baseline` / over `generate` (tokens per iteration, share of the iterations that drafted); "
+    "runs of each method; over all prompts with a 95 % interval"
+)
 
 
 def fold(samples: Mapping[Key, Sample], modes: Sequence[str], methods: Sequence[str]) -> dict[str, Groups]:
@@ -55,30 +59,39 @@ def _complete(samples: Sequence[Sample], methods: set[str]) -> list[Sample]:
     return [sample for sample in samples if turns[sample.prompt, sample.repeat] == methods]
 
 
-def _ratio(summary: Mapping[str, Any], yardstick: str) -> str:
+def _ratio(summary: Mapping[str, Any], yardstick: str, interval: bool) -> str:
     if summary["name"] == yardstick:
         return "1"
     found = summary["speedups"].get(yardstick)
-    return "-" if found is None else f"{found['ratio']:.2f}"
+    if found is None:
+        return "-"
+    known = interval and found.get("lower") is not None and found.get("upper") is not None
+    return f"{found['ratio']:.2f}" + (f" [{found['lower']:.2f}-{found['upper']:.2f}]" if known else "")
+
+
+def _cell(summary: Mapping[str, Any], interval: bool) -> str:
+    """Speed-ups, and in brackets tokens an iteration and the share of iterations that drafted."""
+    both = f"{_ratio(summary, 'baseline', interval)} / {_ratio(summary, 'hf', interval)}"
+    pace, share = summary["tokens_per_iteration"], summary.get("drafting_share")
+    if not pace or summary["name"] == "baseline":
+        return both
+    return f"{both} ({pace:.2f}" + (")" if share is None else f", {100 * share:.0f} %)")
 
 
 def pivot(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Methods by groups from `MethodSummary.to_dict()`s: speed-up over the baseline, over `generate`, and tokens a
-    round in brackets where the method counts them."""
+    """Methods by groups from `MethodSummary.to_dict()`s, a `_cell` each; over all groups with an interval."""
     names = dict.fromkeys(each["name"] for summaries in groups.values() for each in summaries)
     rows: list[list[object]] = []
     for name in names:
         row: list[object] = [name]
-        for summaries in groups.values():
+        for group, summaries in groups.items():
             each = next((summary for summary in summaries if summary["name"] == name), None)
-            if each is None:
-                row.append(None)
-                continue
-            pace = each["tokens_per_iteration"]
-            both = f"{_ratio(each, 'baseline')} / {_ratio(each, 'hf')}"
-            row.append(both + (f" ({pace:.2f})" if pace and name != "baseline" else ""))
+            row.append(None if each is None else _cell(each, group == ALL))
         rows.append(row)
-    return markdown_table(["method", *groups], rows)
+    runs = {group: summaries[0].get("runs") for group, summaries in groups.items() if summaries}
+    return markdown_table(
+        ["method", *[f"{group} ({runs[group]} runs)" if runs.get(group) else group for group in groups]], rows
+    )
 
 
 def account(folded: Mapping[str, Groups], place: Mapping[str, Any]) -> str:
@@ -86,7 +99,7 @@ def account(folded: Mapping[str, Groups], place: Mapping[str, Any]) -> str:
     lines = ["# Drafters by prompt group", ""]
     for mode, groups in folded.items():
         plain = {group: [each.to_dict() for each in summaries] for group, summaries in groups.items()}
-        lines += [f"## {mode}", "", "Speed-up over the baseline / over `generate` (tokens per iteration).", ""]
+        lines += [f"## {mode}", "", f"{LEGEND[0].upper()}{LEGEND[1:]}.", ""]
         lines += [pivot(plain), ""]
         for group, summaries in groups.items():
             lines += [f"### {mode}, {group}", "", summary_table(summaries), ""]
@@ -120,4 +133,4 @@ def spliced(document: str, name: str, table: str) -> str:
 def tables(groups: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Iterable[str]:
     """One table a mode, from the JSON of a measurement."""
     for mode, by_group in groups.items():
-        yield f"{mode}: speed-up over `generate_baseline` / over `generate` (tokens per iteration)\n\n{pivot(by_group)}"
+        yield f"{mode}: {LEGEND}\n\n{pivot(by_group)}"

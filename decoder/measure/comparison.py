@@ -42,6 +42,7 @@ class MethodSummary:
     speedups: dict[str, Interval] = field(default_factory=dict)  # yardstick -> interval
     agreement: dict[str, Agreement] = field(default_factory=dict)  # yardstick -> agreement
     counts: Counts | None = None
+    runs: int = 0
 
     def _share(self, part: float, whole: float) -> float | None:
         return part / whole if whole else None
@@ -61,6 +62,14 @@ class MethodSummary:
         return self._share(self.counts.emitted_after_prefill, self.counts.iterations)
 
     @property
+    def drafting_share(self) -> float | None:
+        """Iterations in which anything was proposed, of all: what a silent drafter leaves out."""
+        counts = self.counts
+        if counts is None or (counts.drafted and not counts.drafting):  # an account that did not say
+            return None
+        return self._share(counts.drafting, counts.iterations)
+
+    @property
     def overhead_share(self) -> float | None:
         """Time outside the models' forwards and the drafter / wall."""
         if self.counts is None:
@@ -69,7 +78,7 @@ class MethodSummary:
         return self._share(counts.overhead_s, counts.prefill_s + counts.draft_s + counts.target_s + counts.overhead_s)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("acceptance_rate", "alpha", "tokens_per_iteration", "overhead_share")
+        names = ("acceptance_rate", "alpha", "tokens_per_iteration", "drafting_share", "overhead_share")
         return asdict(self) | {name: getattr(self, name) for name in names}
 
 
@@ -137,6 +146,7 @@ def summarise(
                 {each: speedup(mine, groups[each]) for each in others},
                 {each: agreement(mine, groups[each]) for each in others} if outputs_comparable else {},
                 reduce(add, accounts) if accounts else None,
+                len(mine),
             )
         )
     return summaries

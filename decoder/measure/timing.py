@@ -31,6 +31,7 @@ class Counts:
     draft_s: float = 0.0
     target_s: float = 0.0
     overhead_s: float = 0.0
+    drafting: int = 0  # iterations in which anything was proposed
 
     @classmethod
     def of(cls, result: GenerationResult) -> Counts:
@@ -45,6 +46,7 @@ class Counts:
             result.draft_s,
             result.target_s,
             result.overhead_s,
+            sum(bool(step.drafted) for step in rounds),
         )
 
     def __add__(self, other: Counts) -> Counts:

@@ -24,9 +24,28 @@ def test_speedups_over_both_yardsticks_and_tokens_a_round() -> None:
     assert "sampled" not in folded
     table = pivot({"qa": [each.to_dict() for each in folded["greedy"]["qa"]]})
     cells = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in table.splitlines()}
-    assert cells["ngram"] == "2.00 / 3.00 (1.50)"
+    assert cells["ngram"] == "2.00 / 3.00 (1.50, 0 %)"
     assert cells["hf"] == "0.67 / 1"
     assert cells["baseline"] == "1 / 1.50"
+    assert "| qa (1 runs)" in table
+
+
+def test_a_cell_says_how_often_was_drafted_and_all_prompts_have_an_interval() -> None:
+    """A drafter that keeps silent shows it."""
+    quiet = Counts(drafted=3, emitted_after_prefill=6, iterations=5, drafting=1)
+    own = [Sample("ngram", prompt, 0, 1.0, (1, 2, 3, 4), quiet) for prompt in (0, 1)]
+    samples = [sample("hf", 0, 3.0), sample("hf", 1, 1.0), sample("baseline", 0, 2.0), sample("baseline", 1, 2.0), *own]
+    (summary,) = [each for each in fold(keyed(samples), ["greedy"], [])["greedy"]["qa"] if each.name == "ngram"]
+    assert (summary.drafting_share, summary.runs) == (0.2, 2)
+    table = pivot({"qa": [summary.to_dict()], "all": [summary.to_dict()]})
+    assert "| 2.00 / 2.00 (1.20, 20 %)" in table and "qa (2 runs)" in table
+    assert "| 2.00 [2.00-2.00] / 2.00 [1.00-3.00] (1.20, 20 %)" in table
+
+
+def test_an_account_of_old_that_did_not_say_how_often_it_drafted_is_read() -> None:
+    record = fold(keyed([sample("ngram", 0, 1.0, emitted=6)]), ["greedy"], [])["greedy"]["qa"][0].to_dict()
+    del record["runs"], record["drafting_share"]
+    assert "- / - (1.50)" in pivot({"qa": [record]})
 
 
 def test_a_prompt_that_some_method_has_not_run_does_not_count() -> None:
