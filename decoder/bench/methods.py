@@ -155,6 +155,15 @@ def speculative(spec: SpeculativeDecoder, plan: Plan, k: int | str, drafter: Any
     return OwnMethod(label(drafter or spec.drafter, k), spec, plan, k, drafter)
 
 
+def _assistance(spec: SpeculativeDecoder, assistant: Any) -> dict[str, Any]:
+    """The library's keywords; it wants both tokenizers exactly where the vocabularies differ in size."""
+    found = {"assistant_model": assistant}
+    sizes = {model.config.get_text_config(decoder=True).vocab_size for model in (spec.target, assistant)}
+    if assistant is spec.draft and spec.draft_tokenizer is not None and len(sizes) > 1:
+        found |= {"tokenizer": spec.tokenizer, "assistant_tokenizer": spec.draft_tokenizer}
+    return found
+
+
 def named(
     name: str, spec: SpeculativeDecoder, plan: Plan, assistant: Any = None, assistant_tokens: int | None = None
 ) -> Method:
@@ -172,5 +181,5 @@ def named(
     if name == "hf-assisted":
         if assistant is None:
             raise ValueError("method 'hf-assisted' needs a draft model; give one, or leave the method out.")
-        return LibraryMethod(name, spec.target, plan, {"assistant_model": assistant}, assistant_tokens)
+        return LibraryMethod(name, spec.target, plan, _assistance(spec, assistant), assistant_tokens)
     raise ValueError(f"method {name!r} is unknown; use one of {[*FOREIGN, 'baseline', 'speculative']}.")

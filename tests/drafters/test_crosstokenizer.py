@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -330,6 +332,21 @@ def test_names_load_both_tokenizers(story, world, pair, tmp_path) -> None:
     assert result.token_ids == spec.generate_baseline("the cat 🐈", max_new_tokens=12).token_ids
     assert result.num_draft_tokens > 0
     assert "tokens shared" in repr(spec.drafter)
+
+
+def test_compare_reaches_it_by_names(story, world, pair, tmp_path, capsys) -> None:
+    """The example script, the library's own assistance across tokenizers beside it."""
+    for name, model, tokenizer in (("target", pair[0], story), ("draft", pair[1], world)):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    folders = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"))
+    small = ("--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--k", "2")
+    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "compare.py"))["main"]
+    assert main([*folders, *small, "--drafter", "crosstokenizer"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("identical")]
+    assert [row[0] for row in rows] == ["hf", "hf-assisted", "speculative"]
+    assert main([*folders, *small]) == 2
+    assert "drafter='crosstokenizer'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["draft", "tokenizer", "draft_tokenizer"])

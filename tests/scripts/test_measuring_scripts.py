@@ -114,3 +114,18 @@ def test_mlx_comparison_with_mlx(capsys: pytest.CaptureFixture[str], tmp_path: P
     agreed = {each["name"]: each["agreement"].get("baseline") for each in record["methods"]}
     assert agreed["mlx"]["equal"] == agreed["mlx speculative"]["equal"] == 1
     assert not any(sample["token_ids"] for sample in record["samples"])
+
+
+def test_lookups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text, out = tmp_path / "book.txt", tmp_path / "pace.json"
+    text.write_text("Once upon a time a hen went home, and the fox went home. " * 40)
+    small = ("--texts", str(text), "--out", str(out))
+    assert run("scripts/measure_lookups.py", *small, "--tokens", "200") == 0
+    assert "suffix" in capsys.readouterr().out
+    record = json.loads(out.read_text())
+    seconds = record["seconds"]
+    assert all(held > 8 for held in record["bytes_per_token"].values())  # of a text this short, the table itself
+    assert set(seconds) == {"ngram", "suffix", "rescan"}
+    assert all(len(found) == 10 and min(found) > 0 for found in seconds.values())
+    with pytest.raises(SystemExit, match="give more texts"):
+        run("scripts/measure_lookups.py", *small, "--tokens", "100000")
