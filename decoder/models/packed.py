@@ -4,7 +4,8 @@
 
 As stored, a product of a few tokens reads W in a layout made for other work: GPT-2's Conv1D keeps it transposed, and
 in float32 two tokens may cost far more than one. A blocked copy is read from end to end at any number of tokens. It
-rounds as any other kernel does: logits equal the dense ones up to the order of summation.
+rounds as any other kernel does: logits equal the dense ones up to the order of summation. A single token in float32
+goes through W as stored: that matrix-vector product was 3 to 16 % faster than the blocked one in three shapes measured.
 
 Each matrix is in memory twice: blocked, and as the model has it, which embeddings tied to the head, drafts derived
 from the target and gradients go on using. The model given is not changed. Its numbers are copied when the copy is
@@ -67,6 +68,9 @@ class BlockedLinear(RearrangedLinear):
         if torch.is_grad_enabled() and (inputs.requires_grad or self.weight.requires_grad):
             dense: Tensor = self.original(inputs)
             return dense
+        if inputs.dtype == torch.float32 and inputs.numel() == inputs.shape[-1]:
+            alone: Tensor = self.original(inputs)
+            return alone
         if torch.compiler.is_compiling():
             return torch.ops.decoder.blocked_linear(  # type: ignore[no-any-return]
                 inputs, self.bias, self.number, self.outputs

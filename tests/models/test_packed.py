@@ -207,3 +207,23 @@ def test_a_processor_without_the_kernels_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ValueError, match="this build of torch has no oneDNN"):
         packed_copy(toy())
+
+
+@pytest.mark.parametrize("shape", [(32,), (1, 32), (1, 1, 32)])
+def test_a_single_float32_token_goes_through_the_weight_as_stored(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The product of one token is the model's own; two tokens, and one in bfloat16, go through the blocked weight."""
+
+    def refused(*_: object) -> torch.Tensor:
+        raise AssertionError("blocked")
+
+    layer = nn.Linear(32, 48).requires_grad_(False)
+    made, short = BlockedLinear(layer), BlockedLinear(copy.deepcopy(layer).bfloat16())
+    monkeypatch.setattr(packed, "_product", refused)
+    x = torch.randn(shape)
+    assert torch.equal(made(x), layer(x))
+    with pytest.raises(AssertionError, match="blocked"):
+        made(torch.randn(2, 32))
+    with pytest.raises(AssertionError, match="blocked"):
+        short(x.bfloat16())
