@@ -17,7 +17,7 @@ from decoder.bench.sweep import Row
 from decoder.measure.statistics import median
 from decoder.report.figures import EDGE, filling, new_figure, save
 
-FOLDERS = ("01-pairs", "09-another-runtime", "10-compare", "11-drafters", "12-geometries")
+FOLDERS = ("01-pairs", "09-another-runtime", "10-compare", "11-drafters", "12-geometries", "16-offload", "17-packed")
 NOT_OURS = ("hf", "mlx", "baseline")  # how the names of the yardsticks and of other programs' methods begin
 
 
