@@ -128,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             drafts=[(None, options.k)],
             title=f"{Path(options.target).name}: {len(prompts)} prompts x {options.max_new_tokens} tokens",
             repeats=options.repeats,
+            notes=["our methods run over packed matrices (packed=True), hf* as loaded"] if options.packed else [],
             progress=sys.stderr.isatty(),
         )
     except (ValueError, TypeError, OSError) as error:

@@ -6,6 +6,7 @@ For each dtype, of 64 random tokens, how many come out equal to the bit ...
 
     linear, more rows       ... alone and as the first of 2, 5 and 9 rows of one matrix product
     linear, another row     ... as the first and as each other of the nine rows of products of one shape
+    packed, ...             ... the same through packed=True's kernel (CPU)
     eager / sdpa, more rows        ... attending alone and as the first of 2, 5 and 9 queries
     eager / sdpa, more slots       ... attending to their keys alone and to the same keys among masked slots
     eager / sdpa, another row      ... as the first and as each other of nine queries over one number of slots
@@ -24,8 +25,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+
+from decoder.models.packed import BlockedLinear, why_not
 
 TOKENS, FIXED = 64, 9
 WIDTHS = (2, 5, FIXED)
@@ -50,22 +53,26 @@ def share(first: Sequence[Tensor], others: Sequence[Sequence[Tensor]]) -> int:
     return sum(all(torch.equal(one, each) for each in rest) for one, rest in zip(first, others, strict=True))
 
 
-def linear_counts(dtype: torch.dtype, device: str) -> dict[str, int]:
+def linear_counts(name: str, dtype: torch.dtype, device: str) -> dict[str, int]:
+    """name: "linear", or "packed" for the blocked layout."""
     generator = torch.Generator().manual_seed(0)
     weight = (torch.randn(INNER, HIDDEN, generator=generator) / HIDDEN**0.5).to(device, dtype)
     tokens = torch.randn(TOKENS, 1, HIDDEN, generator=generator).to(device, dtype)
     company = torch.randn(FIXED, HIDDEN, generator=generator).to(device, dtype)
+    layer = nn.Linear(HIDDEN, INNER, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    multiply = BlockedLinear(layer) if name == "packed" else lambda rows: linear(rows, weight)
 
     def among(token: Tensor, width: int, place: int = 0) -> Tensor:
         rows = company[:width].clone()
         rows[place] = token[0]
-        return linear(rows, weight)[place]
+        return multiply(rows)[place]
 
-    alone = [linear(token, weight)[0] for token in tokens]
+    alone = [multiply(token)[0] for token in tokens]
     first = [among(token, FIXED) for token in tokens]
     return {
-        "linear, more rows": share(alone, [[among(token, width) for width in WIDTHS] for token in tokens]),
-        "linear, another row": share(first, [[among(t, FIXED, place) for place in range(1, FIXED)] for t in tokens]),
+        f"{name}, more rows": share(alone, [[among(token, width) for width in WIDTHS] for token in tokens]),
+        f"{name}, another row": share(first, [[among(t, FIXED, place) for place in range(1, FIXED)] for t in tokens]),
     }
 
 
@@ -107,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with torch.inference_mode():
         for name in args.dtypes:
             dtype = getattr(torch, name)
-            counts[name] = linear_counts(dtype, args.device)
+            counts[name] = linear_counts("linear", dtype, args.device)
+            if args.device == "cpu" and why_not(dtype) is None:
+                counts[name] |= linear_counts("packed", dtype, args.device)
             for attend in (eager, sdpa):
                 counts[name] |= attention_counts(attend, dtype, args.device)
     about = {
@@ -119,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tokens": TOKENS,
     }
     print(f"{'equal to the bit, of ' + str(TOKENS):28}", *(f"{name:>10}" for name in counts))
-    for line in next(iter(counts.values())):
-        print(f"{line:28}", *(f"{found[line]:10}" for found in counts.values()))
+    for line in dict.fromkeys(line for found in counts.values() for line in found):
+        print(f"{line:28}", *(f"{found.get(line, '-'):>10}" for found in counts.values()))
     if args.json is not None:
         args.json.write_text(json.dumps({"about": about, "counts": counts}, indent=1) + "\n")
     return 0

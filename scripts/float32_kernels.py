@@ -1,7 +1,8 @@
 #!/usr/bin/env python
-"""How long m tokens take through the float32 matrices of one model shape, by the kernel that multiplies.
+"""How long m tokens take through the matrices of one model shape, by the kernel that multiplies.
 
     python scripts/float32_kernels.py --out experiments/08-where-time-goes/float32-kernels
+    python scripts/float32_kernels.py --dtype bfloat16 --layers 36
 
 A verification of m tokens is only cheap where t(m) is close to t(1). In float32 many processors jump from m = 1 (a
 matrix-vector product) to m = 2 (a matrix product). Each way of multiplying goes through a stack of layers with weights
@@ -60,7 +61,7 @@ def weights_first(weight: Tensor) -> Way:
 
 
 def onednn_packed(weight: Tensor) -> Way:
-    """oneDNN with weights in its own blocked layout."""
+    """oneDNN with weights in its own blocked layout: `packed=True`."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, 4)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
@@ -72,7 +73,7 @@ def mkl_packed(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def bfloat16(weight: Tensor) -> Way:
-    """Not float32: half the bytes, for comparison."""
+    """Half the bytes of float32, for comparison; the first way where all is bfloat16."""
     short = weight.bfloat16()
     return lambda x: torch.nn.functional.linear(x.bfloat16(), short).float()
 
@@ -103,10 +104,10 @@ WAYS: dict[str, Callable[[Tensor], Way]] = {
 }
 
 
-def matrices(hidden: int, layers: int) -> list[Tensor]:
+def matrices(hidden: int, layers: int, dtype: torch.dtype) -> list[Tensor]:
     """A GPT-2 layer's four matrices, for each layer."""
     shapes = [(3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)]
-    return [torch.randn(shape) / hidden**0.5 for _ in range(layers) for shape in shapes]
+    return [(torch.randn(shape) / hidden**0.5).to(dtype) for _ in range(layers) for shape in shapes]
 
 
 def prepared(make: Callable[[Tensor], Way], weights: Sequence[Tensor]) -> list[Way] | None:
@@ -115,7 +116,7 @@ def prepared(make: Callable[[Tensor], Way], weights: Sequence[Tensor]) -> list[W
         ways = [make(weight) for weight in weights]
         for m in WIDTHS:
             for way, weight in zip(ways, weights, strict=True):
-                way(torch.ones(m, weight.shape[1]))
+                way(torch.ones(m, weight.shape[1], dtype=weight.dtype))
         return ways
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         print(f"{make.__name__} not here: {str(error).splitlines()[0]}", file=sys.stderr)
@@ -127,7 +128,8 @@ def timed(able: dict[str, list[Way]], weights: Sequence[Tensor], repeats: int) -
     seconds: dict[str, dict[int, list[float]]] = {name: {m: [] for m in WIDTHS} for name in able}
     for _ in range(repeats):
         for m in WIDTHS:
-            given = {size: torch.randn(m, size) for size in {weight.shape[1] for weight in weights}}
+            sizes = {weight.shape[1] for weight in weights}
+            given = {size: torch.randn(m, size).to(weights[0].dtype) for size in sizes}
             for name, ways in able.items():
                 began = time.perf_counter()
                 for way, weight in zip(ways, weights, strict=True):
@@ -140,15 +142,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=1280, help="width of the model (default: GPT-2 large)")
     parser.add_argument("--layers", type=int, default=3, help="of four matrices, each with weights of its own")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     args = parser.parse_args(argv)
     with torch.inference_mode():
-        weights = matrices(args.hidden, args.layers)
+        dtype = getattr(torch, args.dtype)
+        weights = matrices(args.hidden, args.layers, dtype)
         able = {name: ways for name, make in WAYS.items() if (ways := prepared(make, weights)) is not None}
         tables = timed(able, weights, args.repeats)
-        probe = torch.randn(5, args.hidden)
-        outputs = {name: ways[0](probe) for name, ways in able.items()}
+        probe = torch.randn(5, args.hidden).to(dtype)
+        outputs = {name: ways[0](probe).float() for name, ways in able.items()}
     exact = outputs["linear"]
     rows: list[list[object]] = []
     for name in WAYS:
@@ -159,10 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         rows.append([name, *[table[m] for m in WIDTHS], table[5] / table[1], error])
     headers = ["ms", *[f"m={m}" for m in WIDTHS], "t(5)/t(1)", "error"]
     place = environment()
-    text = f"{markdown_table(headers, rows)}\n\n{args.layers} layers of width {args.hidden}. {place['processor']}, "
-    text += (
-        f"{place['threads']} threads; torch {place['versions']['torch']}; {place['date']}\n\n    {place['command']}\n"
-    )
+    text = f"{markdown_table(headers, rows)}\n\n{args.layers} layers of width {args.hidden}, {args.dtype}. "
+    text += f"{place['processor']}, {place['threads']} threads; torch {place['versions']['torch']}; {place['date']}\n\n"
+    text += f"    {place['command']}\n"
     print(text)
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
