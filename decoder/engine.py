@@ -113,7 +113,7 @@ class Engine:
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
         if options.get("invariant"):
             check_invariant(k, self.target.config._attn_implementation)
-        controller = self._experiences.controller(k, options.get("drafter") or self.drafter)
+        controller = self._experiences.controller(k, options.get("drafter") or self.drafter, reads=drafter.reads)
         return Setting(
             target=target or self._target,
             drafter=drafter.deferred() if k == "auto" else drafter if k else NoDrafter(),

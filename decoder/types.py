@@ -222,6 +222,7 @@ class Drafter:
     name = "custom"
     deterministic = False  # True: every proposal is a function of the past, when the target samples too
     learns = False  # True: the loop calls `learn` after each forward of the target
+    reads = False  # True: the first proposal runs a model over the prompt, which k="auto" weighs before it asks
 
     @classmethod
     def for_models(cls, target: Any, draft: Any) -> Drafter:

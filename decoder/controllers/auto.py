@@ -4,7 +4,6 @@ Each round: R(k) from measured costs and acceptance (`experience`), k* = argmax 
     k = 0 unless R(k*) > 1.03 R(0); k changes only where R(k*) > 1.03 R(k).
     v(1), the yardstick, is measured in the first two rounds of a decoder's life, then again with doubling gaps.
     While k = 0, drafting is tried for three rounds with doubling gaps, or sooner where a try costs next to nothing.
-    While k > 0, a length that looks nearly as good from few samples is looked at again now and then.
     No round drafts that the ledger cannot afford (`ledger`; proof in docs/never-slower.md).
 Uses past rounds only, never this round's p, so the emitted law is the target's whatever it decides. Times are read from
 the past too, so with sampling the text of a seed depends on the decisions; greedy text does not.
@@ -21,15 +20,16 @@ from decoder.types import Step
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # few, because each needs its v(k + 1) measured
 GAIN = 1.03
+CLEAR = 1.4  # a gain that no error of the yardstick is likely to turn into a loss
 _FIRST = 2  # the first try, before the drafter's time is known
+_READING_GUESS = 0.5  # of the target's prefill: reading the prompt, before it is measured
+_STAKE = 0.04  # of plain decoding the text to come: what may be risked on it
 _DEEPER = 4  # how far beyond the deepest position seen a length may reach
 _HOPE = [0.75**i for i in range(1, LONGEST + 1)]  # the acceptance a try hopes for
 _CHEAP = 0.1  # plain rounds: a try that is expected to lose less need not wait for the doubling gaps
 _CHEAP_SHARE = 0.01  # such tries may cost this share of the time
 _TRY_ROUNDS = 3
 _TRY_POSITIONS = 6.0  # what older acceptance counts for when drafting is tried again after a pause
-_LOOK_GAP = 16  # rounds of drafting between second looks at other lengths
-_LOOK_SHARE = 0.85  # of the best speed, from which on a length deserves a second look
 _SETTLED = 16  # rounds of drafting after which it counts as having paid
 _EVIDENCE = 30.0  # tested positions below which an unpromising draft is given one standard error of credit
 _DELAY = 3.0  # a round this many times its well-known cost was interrupted from outside,
@@ -38,23 +38,28 @@ _STANDS = 3  # rounds for which a settled decision is not computed anew; the led
 
 
 class AutoLength:
-    """The controller of one run, or of several that follow each other. `experience` belongs to the decoder."""
+    """The controller of one run, or of several that follow each other. `experience` belongs to the decoder.
 
-    def __init__(self, experience: Experience) -> None:
+    reads: the first proposal of a run reads the prompt.
+    """
+
+    def __init__(self, experience: Experience, *, reads: bool = False) -> None:
         self._experience = experience
+        self._reads = reads
+        self._prefill_s = 0.0
         self._reset()
 
     def _reset(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._experience.saved_rounds)
         self._rows = 1
         self._k = 0  # the length in force
+        self._clear = False  # drafting is faster by far
         self._missed = 0  # tokens the drafter has not read
         self._proposed = False  # in this run
         self._trying = False
         self._tries_left = 0  # rounds of the try under way
         self._next_try = 0  # plain rounds from which on the next try is due
         self._drafted_rounds = 0  # in a row
-        self._since_look = 0
         self._since_delay = _DELAY_GAP
         self._room: int | None = None  # tokens the longest-lasting row may still emit
         self._stands = 0  # rounds for which the last decision stands
@@ -79,8 +84,13 @@ class AutoLength:
         return not self._k and waiting > _STANDS
 
     def _repeat(self) -> int:
-        due = self._k and self._experience.costs(self._rows).plain_due
+        due = self._k and self._plain_due()
         return self._k if self._k and not due and self._ledger.affords(*self._risk) else 0
+
+    def _plain_due(self) -> bool:
+        """Is v(1) to be measured again? Where drafting is clearly faster, an error of a third could change nothing."""
+        costs = self._experience.costs(self._rows)
+        return costs.plain_overdue if self._clear else costs.plain_due
 
     def _decide(self) -> int:
         experience = self._experience
@@ -102,23 +112,10 @@ class AutoLength:
         self._tries_left = 0
         if not self._k or rates[best] > GAIN * rates[self._k]:
             self._k = best
-        if experience.costs(self._rows).plain_due:
+        self._clear = rates[self._k] > CLEAR * rates[0]
+        if self._plain_due():
             return 0
-        k = self._second_look(costs, rates, lengths)
-        return k if self._affords(costs, k, rates) else 0
-
-    def _second_look(self, costs: Costs, rates: list[float], lengths: list[int]) -> int:
-        """The length in force, or now and then another: two slow samples may have hidden the best one. A point whose
-        window is full needs no second look, so this ends by itself."""
-        if self._since_look < _LOOK_GAP:
-            return self._k
-        self._since_look = 0
-        doubtful = [
-            k
-            for k in lengths
-            if not costs.rest.settled(k + 1) and _LOOK_SHARE * rates[self._k] < rates[k] and k != self._k
-        ]
-        return max(doubtful, key=rates.__getitem__, default=self._k)
+        return self._k if self._affords(costs, self._k, rates) else 0
 
     def _lengths(self, costs: Costs) -> list[int]:
         reach = self._experience.acceptance.deepest + _DEEPER if costs.draft else _FIRST
@@ -126,6 +123,8 @@ class AutoLength:
 
     def _affords(self, costs: Costs, k: int, rates: list[float]) -> bool:
         """The ledger, and whether what the drafter must read first can come back before the text ends."""
+        if self._reads and not costs.draft and not self._worth_reading(costs):
+            return False
         reading_s = costs.reading_s(self._missed)
         if reading_s and self._room is not None and reading_s > 0.5 * self._room * (costs.plain_s - 1.0 / rates[k]):
             return False
@@ -133,6 +132,11 @@ class AutoLength:
             reading_s = 0.0  # reading the prompt is not the ledger's: the bound names it apart
         self._risk = (costs.round_s()[k] + reading_s, self._yardstick_s(costs))
         return self._ledger.affords(*self._risk)
+
+    def _worth_reading(self, costs: Costs) -> bool:
+        """Before anything is known of the drafter: is reading the prompt a small stake beside the text to come?"""
+        stake_s = _READING_GUESS * self._prefill_s
+        return self._room is None or stake_s <= _STAKE * self._room * costs.plain_s
 
     def _yardstick_s(self, costs: Costs) -> float:
         own = self._experience.plain_s(self._rows)
@@ -172,6 +176,7 @@ class AutoLength:
         with self._experience.lock:
             if step.is_prefill:
                 self._reset()
+                self._prefill_s = step.wall_s
                 self._experience.begin_run()
                 self._missed = max(row.length for row in step.rows)
             else:
@@ -201,13 +206,15 @@ class AutoLength:
         if not self._proposed and not self._trying:
             spent_s -= costs.reading_part(width, draft_s, self._missed)
         yardstick_s = experience.plain_s(len(step.rows))
-        self._ledger.record(emitted, spent_s, rest_s if yardstick_s is None else yardstick_s)
+        yardstick_s = rest_s if yardstick_s is None else yardstick_s
+        saved_s = self._ledger.saved_s
+        self._ledger.record(emitted, spent_s, yardstick_s)
+        experience.save((self._ledger.saved_s - saved_s) / max(yardstick_s, 1e-12))
         costs.observe(width, draft_s, rest_s, self._missed)
         experience.acceptance.observe(zip(step.rows, asked, strict=True))
         experience.supply.observe(max(asked), width)
         experience.since_draft, self._missed, self._proposed = 0, 0, True
         self._drafted_rounds += 1
-        self._since_look += 1
         if self._drafted_rounds == _SETTLED:
             experience.gap = FIRST_GAP
 
@@ -215,7 +222,7 @@ class AutoLength:
         """A rare delay of a round whose cost is well known would have met plain decoding too, so it is not charged."""
         self._since_delay += 1
         usual_s = costs.round_s()[width]
-        known = costs.rest.settled(width + 1) and costs.draft.settled(width) and self._proposed
+        known = costs.drafting_known(width) and self._proposed
         if not known or wall_s <= _DELAY * usual_s or self._since_delay <= _DELAY_GAP:
             return wall_s
         self._since_delay = 0

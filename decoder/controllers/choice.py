@@ -50,6 +50,6 @@ class Experiences:
                 held = self._objects[id(drafter)] = (weakref.ref(drafter), Experience())
             return held[1]
 
-    def controller(self, k: Length, drafter: Any) -> Controller:
-        """The controller of one call; `drafter` as the caller named it."""
-        return AutoLength(self.of(drafter)) if k == "auto" else FixedLength(k)
+    def controller(self, k: Length, drafter: Any, *, reads: bool = False) -> Controller:
+        """The controller of one call; `drafter` as the caller named it, `reads` as in `Drafter`."""
+        return AutoLength(self.of(drafter), reads=reads) if k == "auto" else FixedLength(k)

@@ -15,12 +15,15 @@ from collections import deque
 
 _WINDOW = 17  # samples a running median looks at; long, because a change of load is the pace's to follow
 _SETTLED = 9  # samples after which a point needs no second look
+_BELIEVED = 5  # samples after which a point stands for itself, and leans on its neighbours no more
 _NOISE = 1.2  # a round's time over the expected one, up to which it is mostly noise
 _FOLLOW_NOISE, _FOLLOW = 0.1, 0.5  # share of a surprise (its logarithm) that the pace takes over: within noise, beyond
 _SURPRISE = 1.5  # the largest ratio it believes: one delay is not a load
 _TRUSTED = 2  # samples before a point counts as measured
 _STALE = 512  # rounds after which a point not visited is forgotten, and so measured again
 _FIRST_PLAIN_GAP, _LAST_PLAIN_GAP = 8, 128  # rounds between measurements of v(1) while drafting
+_OVERDUE = 4  # times as many where drafting is clearly faster
+_FIXED_DOUBT = 1.0  # samples that speak against a fixed part of the drafter's time
 _READING = 4  # missed tokens from which a proposal's time is mostly reading
 
 
@@ -32,12 +35,13 @@ def lower_median(samples: deque[float]) -> float:
 class Curve:
     """Seconds against a small whole number, measured point by point and never smoothed across points.
 
-    A point sampled twice is the running median of its samples. One never sampled is taken from its measured neighbours.
-    `proportional` (a draft model's steps): the straight line between them, and through the origin outside. Otherwise
-    (the target): the left neighbour's seconds, the least that a rising cost can be there. So a point looks no
-    dearer than it may turn out, is tried where it could pay, and is measured from then on; a line would hide what
-    lies just before a cliff. A point sampled once is the smaller of its sample and that estimate, so one slow
-    first call condemns nothing.
+    A point sampled five times is the running median of its samples; one sampled less leans on the others, because in a
+    short text, on a machine with other work, two samples say little. `proportional` (a draft model's steps): on a line
+    through all samples. Otherwise (the target): on its left neighbour, the least that a rising cost can be there; a
+    point seen below its left neighbour shares one value with it. So a point looks no dearer than it may turn out, is
+    tried where it could pay, and is measured from then on; a line would hide what lies just before a cliff. A point
+    sampled once is the smaller of its sample and that estimate, so one slow first call condemns nothing. v(1) stands
+    for itself.
     """
 
     def __init__(self, most: int, *, proportional: bool) -> None:
@@ -67,6 +71,13 @@ class Curve:
         """Sampled well enough to need no second look."""
         return self.count(n) >= _SETTLED
 
+    def known(self, n: int) -> bool:
+        """Sampled well enough at n, or on the whole on both sides of it; where one token is verified apart."""
+        if self.settled(n):
+            return True
+        others = [m for m in self._samples if m > 1 or self._proportional]
+        return n > 1 and n <= max(others, default=0) and sum(map(self.count, others)) >= _SETTLED
+
     def measured(self, n: int) -> bool:
         return self.count(n) >= _TRUSTED
 
@@ -81,30 +92,61 @@ class Curve:
         return self._table
 
     def _estimate(self) -> list[float]:
-        medians = {n: lower_median(samples) for n, samples in self._samples.items()}
-        anchors = sorted(n for n in medians if self.measured(n)) or sorted(medians)
-        if not anchors:
+        medians = {n: lower_median(samples) for n, samples in sorted(self._samples.items())}
+        if not medians:
             return [0.0] * (self._most + 1)
-        values = []
-        segment = 0
-        for n in range(self._most + 1):
-            while segment < len(anchors) and anchors[segment] < n:
-                segment += 1
-            guess = self._between(n, anchors, segment, medians)
-            own = medians.get(n)
-            values.append(guess if own is None else own if self.measured(n) else min(own, guess))
-        return values
+        return self._line(medians) if self._proportional else self._stairs(medians)
 
-    def _between(self, n: int, anchors: list[int], segment: int, medians: dict[int, float]) -> float:
-        """The estimate at n; `segment` is the index of the first anchor at or above n."""
-        left = medians[anchors[max(segment - 1, 0)]]
-        if not self._proportional:
-            return left
-        if 0 < segment < len(anchors):
-            below, above = anchors[segment - 1], anchors[segment]
-            return left + (medians[above] - left) * (n - below) / (above - below)
-        nearest = anchors[0] if segment == 0 else anchors[-1]
-        return medians[nearest] * (n / nearest if nearest else 1.0)
+    def _line(self, medians: dict[int, float]) -> list[float]:
+        """a + b n by least squares, a held near 0; a point moves to its own median as its samples come."""
+        fixed, step = _fit([(n, seconds, self.count(n)) for n, seconds in medians.items() if n] or [(0, medians[0], 1)])
+        table = [fixed + step * n for n in range(self._most + 1)]
+        for n, seconds in medians.items():
+            table[n] += self._trust(n) * (seconds - table[n])
+        return table
+
+    def _stairs(self, medians: dict[int, float]) -> list[float]:
+        """Never falling: a point below its left neighbour shares its value; a step up is believed by and by."""
+        points = [n for n in medians if self.measured(n)] or list(medians)
+        several = [n for n in points if n > 1]  # tokens; one alone is the yardstick and stands for itself
+        level = dict(zip(several, _rising([(medians[n], self.count(n)) for n in several]), strict=True))
+        table: list[float] = []
+        now = medians[points[0]]
+        for n in range(self._most + 1):
+            if n in level:
+                now += (1.0 if n == several[0] else self._trust(n)) * (level[n] - now)
+            table.append(min(now, medians[n]) if n not in level and n in medians else now)
+        return table
+
+    def _trust(self, n: int) -> float:
+        return min(1.0, self.count(n) / _BELIEVED)
+
+
+def _fit(points: list[tuple[int, float, int]]) -> tuple[float, float]:
+    """(a, b) of seconds = a + b n from (n, seconds, weight); both at least 0, and a 0 where nothing speaks for more."""
+    w, x, y, xx, xy = (
+        sum(map(term, points)) for term in (
+            lambda p: p[2], lambda p: p[2] * p[0], lambda p: p[2] * p[1], lambda p: p[2] * p[0] ** 2,
+            lambda p: p[2] * p[0] * p[1],
+        )
+    )  # fmt: skip
+    if xx == 0:
+        return y / w, 0.0
+    a = max(0.0, (y * xx - x * xy) / ((w + _FIXED_DOUBT) * xx - x * x))
+    return a, max(0.0, (xy - a * x) / xx)
+
+
+def _rising(points: list[tuple[float, int]]) -> list[float]:
+    """Isotonic least squares (pool adjacent violators): the nearest never-falling values to (value, weight)."""
+    blocks: list[tuple[float, int, int]] = []  # value, weight, points
+    for value, weight in points:
+        size = 1
+        while blocks and blocks[-1][0] > value:
+            above, heavy, many = blocks.pop()
+            value = (value * weight + above * heavy) / (weight + heavy)
+            weight, size = weight + heavy, size + many
+        blocks.append((value, weight, size))
+    return [value for value, _, size in blocks for _ in range(size)]
 
 
 class Costs:
@@ -160,10 +202,19 @@ class Costs:
         """v(1), the yardstick, is measured."""
         return self.rest.measured(1)
 
+    def drafting_known(self, width: int) -> bool:
+        """A round of this width has a well-measured cost, its own or that of the widths around it."""
+        return self.rest.known(width + 1) and self.draft.known(width)
+
     @property
     def plain_due(self) -> bool:
         """v(1) should be measured again; it costs a round without a draft."""
         return self._since_plain >= self._plain_gap
+
+    @property
+    def plain_overdue(self) -> bool:
+        """The same, where little depends on it."""
+        return self._since_plain >= _OVERDUE * self._plain_gap
 
     @property
     def plain_s(self) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from decoder.controllers.acceptance import Acceptance, Supply
 from decoder.controllers.costs import Costs
+from decoder.controllers.ledger import SAVED_ROUNDS
 
 LONGEST = 16
 FIRST_GAP = 16  # plain rounds before drafting is tried again; doubles with each try that fails
@@ -46,11 +47,17 @@ class Experience:
         self.supply = Supply(LONGEST)
         self.gap = FIRST_GAP
         self.since_draft = 0  # plain rounds since the drafter was last asked, over all runs
+        self.saved_rounds = 0.0  # by speculation, over all runs, in plain rounds; no more than the ledger can use
         self._costs: dict[int, Costs] = {}
 
     def begin_run(self) -> None:
         self.acceptance.soften(_NEW_RUN_POSITIONS)
         self.gap = min(self.gap, _NEW_RUN_GAP)
+        self.saved_rounds = max(self.saved_rounds, 0.0)  # a debt is not carried over: the allowance is each run's
+
+    def save(self, rounds: float) -> None:
+        """One round's share, negative where it has cost time."""
+        self.saved_rounds = min(self.saved_rounds + rounds, SAVED_ROUNDS)
 
     def costs(self, rows: int) -> Costs:
         """The record that rounds of this many rows are written to."""

@@ -13,10 +13,14 @@ from collections.abc import Mapping
 
 EPSILON = 0.02
 ALLOWANCE_ROUNDS = 4.0  # the fixed allowance, in plain rounds
+SAVED_ROUNDS = 8.0  # the most that a run may lose of what earlier ones have saved
 
 
 class Ledger:
-    def __init__(self) -> None:
+    """saved_rounds: plain rounds that earlier runs have saved; they, at most `SAVED_ROUNDS`, may be lost again."""
+
+    def __init__(self, saved_rounds: float = 0.0) -> None:
+        self._allowance_rounds = ALLOWANCE_ROUNDS + min(max(saved_rounds, 0.0), SAVED_ROUNDS)
         self.spent_s = 0.0
         self.credit_s = 0.0
         self._advanced: dict[int, int] = {}  # tokens emitted per row since the prefill
@@ -31,12 +35,17 @@ class Ledger:
         self._slowest = slowest
         self.spent_s += spent_s
 
+    @property
+    def saved_s(self) -> float:
+        """What speculation has saved in this run, negative where it has cost time."""
+        return self.credit_s - self.spent_s
+
     def affords(self, round_s: float, plain_s: float, *, probe: bool = False) -> bool:
         """May a round of `round_s` seconds be risked, even if all it emits is one token a row?
 
         A probe is paid out of the epsilon share alone: the allowance is there to learn from and to be unlucky with.
         """
-        allowance_s = 0.0 if probe else ALLOWANCE_ROUNDS * plain_s
+        allowance_s = 0.0 if probe else self._allowance_rounds * plain_s
         loss_s = max(self.spent_s - self.credit_s, 0.0) if probe else self.spent_s - self.credit_s
         worst_s = max(round_s - (1.0 + EPSILON) * plain_s, 0.0)
         return loss_s + worst_s <= EPSILON * self.credit_s + allowance_s

@@ -99,6 +99,10 @@ class CascadeDrafter(Drafter):
         return any(drafter.learns for drafter in self.drafters)
 
     @property
+    def reads(self) -> bool:  # type: ignore[override]
+        return any(drafter.reads for drafter in self.drafters)
+
+    @property
     def model(self) -> Any:
         """The first draft model among the drafters, or None."""
         models = (getattr(drafter, "model", None) for drafter in self.drafters)

@@ -39,6 +39,7 @@ class CrossTokenizerDrafter(Drafter):
     """
 
     name = "crosstokenizer"
+    reads = True
 
     def __init__(self, model: Any, target_tokenizer: Any, draft_tokenizer: Any, *, sample: bool = True) -> None:
         if model is None:

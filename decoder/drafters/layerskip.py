@@ -96,6 +96,10 @@ class LayerSkipDrafter(ModelDrafter):
     def is_prefix(self) -> bool:
         return self.layers == tuple(range(len(self.layers)))
 
+    @property
+    def reads(self) -> bool:  # type: ignore[override]
+        return not (self.share_cache and self.is_prefix)
+
     def attach(self, target: ModelSession) -> LayerSkipDrafter:
         """A prefix of the layers of this very target reads and writes the target's cache."""
         if not (self.share_cache and self.is_prefix) or getattr(target, "model", None) is not self._target:

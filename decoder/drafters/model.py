@@ -52,6 +52,7 @@ class ModelDrafter(Drafter):
     """
 
     name = "model"
+    reads = True
 
     stop_below = 0.0
     _deferred = False

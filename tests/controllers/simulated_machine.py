@@ -97,6 +97,7 @@ def play(
     greedy: bool = False,
     supply: float = 1.0,
     room: bool = True,
+    prefill_s: float = 1.0,
 ) -> Outcome:
     """Emit `tokens` after the prefill in each row and count the seconds of the rounds after it."""
     rng = random.Random(seed)
@@ -105,7 +106,7 @@ def play(
     done = [0] * len(wanted)
     outcome = Outcome(0.0, [], wanted)
     prefill = tuple(RowStep(b, (), 0, (0,), None, (), prompt + 1, n) for b, n in enumerate(wanted))
-    controller.observe(Step(0, prefill, 1.0, Seconds(1.0), Seconds(0.0)))
+    controller.observe(Step(0, prefill, prefill_s, Seconds(prefill_s), Seconds(0.0)))
     missed, index = prompt, 0
     while any(have < want for have, want in zip(done, wanted, strict=True)):
         index += 1

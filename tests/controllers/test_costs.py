@@ -29,7 +29,10 @@ def test_one_slow_first_call_condemns_nothing() -> None:
     curve.add(5, 40.0)
     assert not curve.measured(5) and curve.table()[5] == 1.2
     curve.add(5, 1.4)
-    assert curve.measured(5) and curve.table()[5] == 1.4
+    assert curve.measured(5) and curve.table()[5] == pytest.approx(1.2 + 0.2 * 2 / 5)  # a step is believed by and by
+    for _ in range(3):
+        curve.add(5, 1.4)
+    assert curve.table()[5] == 1.4
 
 
 def test_what_lies_before_a_cliff_is_not_hidden_by_a_line() -> None:
@@ -40,8 +43,24 @@ def test_what_lies_before_a_cliff_is_not_hidden_by_a_line() -> None:
 
 def test_draft_steps_are_proportional() -> None:
     assert filled({2: 0.4}, proportional=True).table() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6])
-    table = filled({2: 0.5, 4: 0.7}, proportional=True).table()  # a fixed part shows once two points are known
-    assert table[3] == pytest.approx(0.6) and table[8] == pytest.approx(1.4)
+    curve = filled({2: 0.5, 4: 0.7}, proportional=True)
+    assert curve.table()[8] == pytest.approx(1.4, abs=0.1)  # a fixed part is doubted at first,
+    for _ in range(50):
+        curve.add(2, 0.5)
+        curve.add(4, 0.7)
+    assert curve.table()[2:5] == pytest.approx([0.5, 0.6, 0.7], abs=0.02)
+    assert curve.table()[8] == pytest.approx(1.1, abs=0.1)  # and shows where two points are well known
+
+
+def test_a_lucky_point_is_no_cheaper_than_what_lies_before_it() -> None:
+    """Two quick samples at 5 do not make five tokens cheaper to verify than three: they share what was seen of both."""
+    curve = filled({1: 1.0, 3: 1.3}, proportional=False)
+    for _ in range(4):
+        curve.add(3, 1.3)
+    curve.add(5, 1.0)
+    curve.add(5, 1.0)
+    assert curve.table()[3] == curve.table()[5] == pytest.approx((6 * 1.3 + 2 * 1.0) / 8)
+    assert curve.table()[1] == 1.0
 
 
 def test_a_drafter_that_found_nothing_yet_still_has_a_cost() -> None:
@@ -78,6 +97,15 @@ def test_reading_the_prompt_is_not_taken_for_drafting() -> None:
     assert costs.reading_s(200) == pytest.approx(100.0)
     assert costs.reading_s(2) == 0.0
     assert costs.reading_part(2, 20.4, 40) == pytest.approx(20.0)
+
+
+def test_the_yardstick_may_wait_where_little_depends_on_it() -> None:
+    costs = Costs(4)
+    for _ in range(2):
+        costs.observe(0, None, 1.0, 0)
+    for number in range(1, 33):
+        costs.observe(2, 0.2, 1.0, 0)
+        assert costs.plain_due == (number >= 8) and costs.plain_overdue == (number >= 32)
 
 
 def test_the_yardstick_is_renewed_with_doubling_gaps() -> None:

@@ -9,7 +9,7 @@ import pytest
 from simulated_machine import SHAPES, Alpha, Machine, Outcome, flat, play
 
 from decoder.controllers import AutoLength, Experience
-from decoder.controllers.ledger import ALLOWANCE_ROUNDS, EPSILON
+from decoder.controllers.ledger import ALLOWANCE_ROUNDS, EPSILON, SAVED_ROUNDS
 
 ROOT = Path(__file__).parents[2]
 ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
@@ -124,9 +124,26 @@ def test_the_ledger_alone_keeps_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
     assert broken.seconds > 2 * bound(broken, machine)
 
 
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_no_more_is_lost_than_earlier_calls_have_saved(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that was good turns hopeless and goes on being believed; over both calls the old bound holds."""
+    machine, experience = Machine(SHAPES[shape], 0.05), Experience()
+    good = play(AutoLength(experience), machine, 0.95, 400, seed=14)
+    saved = experience.saved_rounds
+    assert 0.0 < saved <= SAVED_ROUNDS
+    monkeypatch.setattr("decoder.controllers.auto.GAIN", 0.0)
+    bad = play(AutoLength(experience), machine, 0.0, 400, seed=15)
+    assert bound(bad, machine) < bad.seconds <= bound(bad, machine) + saved
+    assert good.seconds + bad.seconds <= bound(good, machine) + bound(bad, machine)
+    assert experience.saved_rounds <= 0.0  # and it is lost once only
+    again = play(AutoLength(experience), machine, 0.0, 400, seed=16)
+    assert again.seconds <= bound(again, machine) + 1e-9
+
+
 def test_the_page_says_what_the_code_does() -> None:
     page = (ROOT / "docs" / "never-slower.md").read_text(encoding="utf-8")
     assert f"ε = {EPSILON:g}," in page and f"A = {ALLOWANCE_ROUNDS:g} plain rounds" in page
+    assert f"G = {SAVED_ROUNDS:g} plain rounds" in page
     rows = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", page)
     assert len(rows) >= 8
     for file, name in rows:
