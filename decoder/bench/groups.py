@@ -89,9 +89,11 @@ def pivot(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             row.append(None if each is None else _cell(each, group == ALL))
         rows.append(row)
     runs = {group: summaries[0].get("runs") for group, summaries in groups.items() if summaries}
-    return markdown_table(
-        ["method", *[f"{group} ({runs[group]} runs)" if runs.get(group) else group for group in groups]], rows
-    )
+    return markdown_table(["method", *[_head(group, runs.get(group)) for group in groups]], rows)
+
+
+def _head(group: str, runs: int | None) -> str:
+    return group if not runs else f"{group} ({runs} run{'s' if runs > 1 else ''})"
 
 
 def account(folded: Mapping[str, Groups], place: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ def test_speedups_over_both_yardsticks_and_tokens_a_round() -> None:
     assert cells["ngram"] == "2.00 / 3.00 (1.50, 0 %)"
     assert cells["hf"] == "0.67 / 1"
     assert cells["baseline"] == "1 / 1.50"
-    assert "| qa (1 runs)" in table
+    assert "| qa (1 run)" in table
 
 
 def test_a_cell_says_how_often_was_drafted_and_all_prompts_have_an_interval() -> None:
