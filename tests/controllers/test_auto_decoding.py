@@ -11,7 +11,7 @@ import torch
 from decoder import SpeculativeDecoder
 from decoder.controllers import AutoLength
 from decoder.controllers import auto as auto_module
-from decoder.drafters import ModelDrafter
+from decoder.drafters import LayerSkipDrafter, ModelDrafter
 from decoder.models.toy import noisy_copy, toy_model
 
 PROMPTS = [[3, 5, 7, 11, 13], [4, 6, 9], [8, 8, 10, 12, 14, 15, 16]]
@@ -57,6 +57,20 @@ def test_the_draft_reads_the_prompt_with_its_first_proposal(spec: SpeculativeDec
     spec.generate(PROMPTS[0], k=1, max_new_tokens=2, eos_token_id=None)
     assert forwards
     hook.remove()
+
+
+def test_a_first_reading_too_dear_for_the_text_to_come_is_not_risked(
+    spec: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafters that read the prompt are known as such by the controller; a lookup is asked whatever reading costs."""
+    monkeypatch.setattr(auto_module, "_READING_GUESS", 1e9)
+    monkeypatch.setattr(auto_module, "GAIN", 0.0)
+    monkeypatch.setattr("decoder.controllers.auto.Ledger.affords", lambda *_, **__: True)
+    for drafter, reads in [("model", True), (LayerSkipDrafter([1]), True), ("cascade", True), ("ngram", False)]:
+        result = spec.generate(PROMPTS[0], k="auto", drafter=drafter, max_new_tokens=20, eos_token_id=None)
+        assert (result.draft_s == 0.0) == reads, drafter
+    shared = LayerSkipDrafter(1)  # a prefix of the layers shares the target's cache
+    assert spec.generate(PROMPTS[0], k="auto", drafter=shared, max_new_tokens=20, eos_token_id=None).draft_s > 0.0
 
 
 @pytest.mark.usefixtures("always_drafts")
