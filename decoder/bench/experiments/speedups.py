@@ -86,7 +86,7 @@ class SpeedupTable:
                 continue
             if place not in chosen or ratio > chosen[place]["vs_baseline"]:
                 chosen[place] = row
-        return list(chosen.values())
+        return sorted(chosen.values(), key=lambda row: (row["source"], row["work"]))
 
     def draw(self, rows: Sequence[Row], folder: Path) -> list[str]:
         best = self.best(rows)[::-1]
@@ -101,6 +101,7 @@ class SpeedupTable:
         axes.axvline(1.0, color=EDGE, linewidth=1, linestyle=":")
         labels = [f"{row['work'][:58]}: {row['method'].removeprefix('speculative ')}\n{row['source']}" for row in best]
         axes.set_yticks(list(places), labels, fontsize=7)
+        axes.set_ylim(-0.7, len(best) - 0.3)
         axes.set_xlabel("best speed-up over our plain loop [×] (dotted: plain)")
         save(figure, folder / "speedups.png")
         return ["speedups.png"]
