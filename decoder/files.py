@@ -1,15 +1,20 @@
 """L1: files that are written whole or not at all.
 
 A report is written beside its place and then moved there, so a full disk or an interrupt leaves the old file as it was.
-Knows nothing of what is written.
+Knows nothing of what is written, but that JSON is read by people and compared line by line.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+_NUMBERS = re.compile(r"\[\n\s*(-?\d[^\[\]{}\"]*?)\n\s*\]")  # numbers only; no text of JSON holds a line break
 
 
 @contextmanager
@@ -42,6 +47,20 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write JSON, whole or not at all: a line an entry, and a list of numbers (the ids of a text) on one line.
+
+    Raises:
+        ValueError: a number that JSON has no word for, such as NaN.
+    """
+    text = json.dumps(value, indent=1, allow_nan=False)
+    write_text(path, _NUMBERS.sub(_on_one_line, text) + "\n")
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return f"[{' '.join(numbers[1].split())}]"
 
 
 def beside(path: str | os.PathLike[str], suffix: str) -> Path:

@@ -38,6 +38,7 @@ from decoder.bench.methods import OwnMethod, Plan, named
 from decoder.bench.prompts import as_ids
 from decoder.bench.setup import lengths
 from decoder.drafters import DRAFTERS, RecycleDrafter, SuffixDrafter
+from decoder.files import write_json
 from decoder.measure.timing import Method, Sample, timed
 from decoder.models import loading
 from decoder.models.tiny import tiny_paths
@@ -251,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for mode, by_group in folded.items()
     }
     record = {"settings": settings, "environment": place, "groups": groups}
-    options.out.with_suffix(".json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_json(options.out.with_suffix(".json"), record)
     options.out.with_suffix(".md").write_text(account(folded, place))
     print(account(folded, place))
     if left:

@@ -13,7 +13,7 @@ import pytest
 
 from decoder import cli
 from decoder.drafters.memory import SuffixMemory
-from decoder.files import beside, whole_file, write_text
+from decoder.files import beside, whole_file, write_json, write_text
 from decoder.report.page import write_html
 
 resource = pytest.importorskip("resource")  # how a test makes the system refuse to write
@@ -107,3 +107,22 @@ def test_every_report_is_written_this_way() -> None:
 def test_a_name_with_dots_keeps_them(tmp_path: Path, given: str) -> None:
     assert beside(tmp_path / given, ".json") == tmp_path / "alpha-0.71.json"
     assert beside(str(tmp_path / given), ".md") == tmp_path / "alpha-0.71.md"
+
+
+def test_json_keeps_its_values_and_puts_numbers_on_one_line(tmp_path: Path) -> None:
+    value = {
+        "ids": [3, 1, -4],
+        "rates": [0.5, 1e-7],
+        "text": "[\n 1 ]",
+        "none": [],
+        "mixed": [1, "a"],
+        "deep": [[1, 2], {"x": [7]}],
+    }
+    write_json(tmp_path / "a.json", value)
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text) == value
+    assert ' "ids": [3, 1, -4],\n' in text and "[0.5, 1e-07]" in text and '"x": [7]' in text
+    assert '\n  "a"\n' in text and text.endswith("}\n")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "b.json", [float("nan")])
+    assert not (tmp_path / "b.json").exists()

@@ -8,7 +8,6 @@ Measuring and folding are `decoder.measure`'s; here methods are put together and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from tqdm.auto import tqdm
 from decoder.api import SpeculativeDecoder
 from decoder.bench.environment import environment
 from decoder.bench.methods import Plan, named, speculative
-from decoder.files import beside, write_text
+from decoder.files import beside, write_json, write_text
 from decoder.measure.comparison import MethodSummary, summarise
 from decoder.measure.statistics import Interval
 from decoder.measure.timing import Method, Sample, interleaved
@@ -72,7 +71,7 @@ class Report:
 
     def write(self, path: str | Path) -> None:
         """JSON at `path`, and the Markdown beside it."""
-        write_text(beside(path, ".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        write_json(beside(path, ".json"), self.to_dict())
         write_text(beside(path, ".md"), self.markdown())
 
 

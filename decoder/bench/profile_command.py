@@ -9,7 +9,6 @@ should I speculate on these prompts, with what?
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from decoder.bench.pictures import profile_picture
 from decoder.bench.prompts import as_ids
 from decoder.bench.setup import Setup, add_model_options, add_work_options, lengths, set_up
 from decoder.drafters import DRAFTERS
-from decoder.files import write_text
+from decoder.files import write_json
 from decoder.measure.profile import Profile
 from decoder.report.figures import save
 
@@ -91,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.out is not None:
             record |= {"title": setup.title, "notes": list(setup.notes)}
             record["environment"] = environment(setup.spec.target, setup.spec.draft)
-            write_text(args.out, json.dumps(record, indent=1, allow_nan=False) + "\n")
+            write_json(args.out, record)
     except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"profile.py: {error}", file=sys.stderr)
         return 2

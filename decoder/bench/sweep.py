@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from decoder.bench.environment import environment
-from decoder.files import write_text
+from decoder.files import write_json, write_text
 from decoder.report.tables import markdown_table
 
 Row = dict[str, Any]
@@ -104,7 +104,7 @@ def sweep(experiment: Experiment, root: Path, *, progress: bool = True) -> Path:
 
 def _write_account(experiment: Experiment, folder: Path, rows: Sequence[Row], names: Sequence[str]) -> None:
     place = environment()
-    write_text(folder / "environment.json", json.dumps(place, indent=1) + "\n")
+    write_json(folder / "environment.json", place)
     pictures = experiment.draw(rows, folder)
     lines = [
         f"# {experiment.number} {experiment.name.replace('-', ' ')}",
