@@ -19,7 +19,6 @@ grouped-query expansion. The thread count is torch's own (set OMP_NUM_THREADS).
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from decoder.files import write_json
 from decoder.models.packed import BlockedLinear, why_not
 
 TOKENS, FIXED = 64, 9
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in dict.fromkeys(line for found in counts.values() for line in found):
         print(f"{line:28}", *(f"{found.get(line, '-'):>10}" for found in counts.values()))
     if args.json is not None:
-        args.json.write_text(json.dumps({"about": about, "counts": counts}, indent=1) + "\n")
+        write_json(args.json, {"about": about, "counts": counts})
     return 0
 
 

@@ -12,7 +12,6 @@ of its own, in turn with the others, so that none finds its weights in a cache; 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from decoder.bench.environment import environment
+from decoder.files import write_json
 from decoder.report.tables import markdown_table
 
 Way = Callable[[Tensor], Tensor]  # [m, in] -> [m, out]
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         record = {"environment": place, "rows": [dict(zip(headers, row, strict=True)) for row in rows]}
-        args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        write_json(args.out.with_suffix(".json"), record)
         args.out.with_suffix(".md").write_text(text)
     return 0
 

@@ -11,7 +11,6 @@ tokens, timed at the end of each tenth. Printed too: bytes a token that the tabl
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from decoder.bench.environment import environment
 from decoder.drafters import NgramDrafter, SuffixDrafter
 from decoder.drafters.lookup import LookupDrafter
+from decoder.files import write_json
 from decoder.models import loading
 from decoder.models.tiny import tiny_paths
 from decoder.report.tables import markdown_table
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "k": options.k,
             "environment": environment(),
         }
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_json(options.out, record)
     return 0
 
 

@@ -37,6 +37,7 @@ from decoder import SpeculativeDecoder
 from decoder.bench.environment import environment
 from decoder.drafters import ModelDrafter, ReducedVocabularyDrafter
 from decoder.drafters.reduced import most_frequent
+from decoder.files import write_json
 from decoder.report.tables import markdown_table
 
 MADE_OF_TARGET = ("layerskip", "quantized")
@@ -242,7 +243,7 @@ def save(rows: Sequence[Row], options: argparse.Namespace) -> None:
     """After every size: what is measured is not lost."""
     if options.out is not None:
         record = {"rows": rows, "environment": environment(), "options": settings_of(options)}
-        options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(options.out, record)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

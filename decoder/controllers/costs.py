@@ -124,12 +124,11 @@ class Curve:
 
 def _fit(points: list[tuple[int, float, int]]) -> tuple[float, float]:
     """(a, b) of seconds = a + b n from (n, seconds, weight); both at least 0, and a 0 where nothing speaks for more."""
-    w, x, y, xx, xy = (
-        sum(map(term, points)) for term in (
-            lambda p: p[2], lambda p: p[2] * p[0], lambda p: p[2] * p[1], lambda p: p[2] * p[0] ** 2,
-            lambda p: p[2] * p[0] * p[1],
-        )
-    )  # fmt: skip
+    w = sum(weight for _, _, weight in points)
+    x = sum(weight * n for n, _, weight in points)
+    y = sum(weight * seconds for _, seconds, weight in points)
+    xx = sum(weight * n**2 for n, _, weight in points)
+    xy = sum(weight * n * seconds for n, seconds, weight in points)
     if xx == 0:
         return y / w, 0.0
     a = max(0.0, (y * xx - x * xy) / ((w + _FIXED_DOUBT) * xx - x * x))
