@@ -1,0 +1,80 @@
+"""L5: `specdec train-head`: a head for a target, from texts that the target wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from decoder.heads.config import config_for
+from decoder.heads.eagle import FeatureHead
+from decoder.heads.fingerprint import sketch
+from decoder.heads.store import WEIGHTS_FILE, load_own
+from decoder.training.recipe import Recipe
+from decoder.training.run import Run
+from decoder.training.start import fit_outputs, initialise
+from decoder.training.teacher import LessonStore, Teacher
+from decoder.training.texts import batch_of, batches, frequent_ids, read_texts
+
+RECIPE_FILE = "recipe.json"
+
+
+def new_head(target: Any, data: Path, recipe: Recipe) -> FeatureHead:
+    """A head at the start of its training: its vocabulary from the texts, its weights from the target."""
+    size = int(target.get_output_embeddings().weight.shape[0])
+    vocabulary = 0 if recipe.vocabulary >= size else recipe.vocabulary
+    head = FeatureHead(config_for(target, vocabulary, recipe.feature_layers, recipe.joins))
+    if vocabulary:
+        head.draft_ids = frequent_ids(read_texts(data, recipe.longest), size, vocabulary)
+    head.target_sketch = sketch(target)
+    torch.manual_seed(recipe.seed)
+    initialise(head, target, copy_layer=recipe.copy_layer)
+    return head
+
+
+def train_head(
+    target: Any, data: Path, out: Path, recipe: Recipe, *, store_gb: float = 8.0, store: Path | None = None
+) -> Run:
+    """Train a head for a transformers model in memory, into `out`; goes on from what is there.
+
+    data: a .jsonl file of texts, or a folder of them.  store_gb: bound of the hidden states kept on disk, in GB of each
+        process; 0 keeps none.  store: where; within `out` by default.
+    """
+    for parameter in target.parameters():
+        parameter.requires_grad_(False)
+    fresh = not (out / WEIGHTS_FILE).is_file()
+    head = new_head(target, data, recipe) if fresh else load_own(out)
+    head.borrow(target)
+    weights = target.get_output_embeddings().weight.detach()
+    rows = weights[head.draft_ids.to(weights.device)].float()
+    run = Run(head, Teacher(target, head.config.feature_layers), rows, data, out, recipe)
+    if store_gb > 0:
+        place = (store or out / "lessons") / f"process{run.accelerator.process_index}"
+        run.teacher.store = LessonStore(place, int(store_gb * 1e9))
+    if fresh and recipe.fit_tokens and head.join is not None:
+        fit(run)
+    if run.accelerator.is_main_process:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / RECIPE_FILE).write_text(json.dumps(recipe.to_dict(), indent=1) + "\n", encoding="utf-8")
+    run.train()
+    return run
+
+
+def fit(run: Run) -> dict[str, float]:
+    """Begin at the closed form over the first texts; every process computes the same."""
+    recipe, found, seen = run.recipe, [], 0
+    texts = [text for text in read_texts(run.data, recipe.longest) if not text.held_out]
+    for group in batches(texts, recipe.tokens_per_batch, recipe.seed):
+        batch = batch_of(group, recipe.skip)
+        found.append((batch, run.teacher.lesson(batch)))
+        seen += int(batch.learn.sum())
+        if seen >= recipe.fit_tokens:
+            break
+    return fit_outputs(run.head, found)
+
+
+def load_target(name: str, dtype: str = "float32") -> Any:
+    return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype))
