@@ -80,7 +80,8 @@ class SpeculativeDecoder:
         self.target, self.draft, self.tokenizer = given.target, given.draft, given.tokenizer
         self.draft_tokenizer = given.draft_tokenizer  # set where it is not the target's
         self.params, self.verifier = given.params, given.verifier
-        self.seed, self.sampling = given.seed, given.sampling
+        self.seed = given.seed
+        self.sampling: str = given.sampling
         self.compile, self.packed = given.compile, given.packed
         head = int(given.target.get_output_embeddings().weight.shape[0])
         size, missing = (head, []) if given.tokenizer is None else valid_ids(given.tokenizer)
@@ -105,9 +106,7 @@ class SpeculativeDecoder:
     # ---- generating ----
 
     @overload
-    def generate(
-        self, prompt: str | Chat, *, k: Length = 4, **options: Unpack[CallOptions]
-    ) -> GenerationResult: ...
+    def generate(self, prompt: str | Chat, *, k: Length = 4, **options: Unpack[CallOptions]) -> GenerationResult: ...
     @overload
     def generate(
         self, prompt: list[str], *, k: Length = 4, **options: Unpack[CallOptions]
@@ -182,14 +181,14 @@ class SpeculativeDecoder:
     # ---- measuring ----
 
     def profile(self, prompt: Any, **options: Any) -> Profile:
-        """Where the time of `generate(prompt, ...)` goes: see `decoder.measure.profile.profile`."""
-        from decoder.measure.profile import profile
+        """Where the time of `generate(prompt, ...)` goes: see `decoder.measure.measurable.profile`."""
+        from decoder.measure.measurable import profile
 
         return profile(self, prompt, **options)
 
     def advise(self, prompts: Any, **options: Any) -> Advice:
-        """Whether to speculate on prompts like these, with what and how long: see `decoder.measure.advise.advise`."""
-        from decoder.measure.advise import advise
+        """Whether to speculate on prompts like these, and how: see `decoder.measure.measurable.advise`."""
+        from decoder.measure.measurable import advise
 
         return advise(self, prompts, **options)
 
@@ -226,7 +225,8 @@ class SpeculativeDecoder:
         different lengths run apart where a processor counts positions.
         """
         run = self.run_for(request, target)
-        together = run.target.can_batch and run.drafter.can_batch and not request.invariant
+        drafts_together = getattr(getattr(run.drafter, "model", None), "can_batch", True)
+        together = run.target.can_batch and drafts_together and not request.invariant
         numbers: list[int] = []
         for number, row in enumerate(request.rows):
             numbers.append(number)

@@ -154,7 +154,7 @@ class Generation:
             controller=own.controller,
             warp=warp,
             draft_warp=Warper(request.params) if in_order else self._draft_warp(warp, draft_device),
-            random=SOURCES[request.sampling](self._seed(), [row.number for row in self.rows]),
+            random=SOURCES[request.sampling](request.seed, [row.number for row in self.rows]),
             target_clock=clock_for(own.target.device),
             draft_clock=clock_for(draft_device),
             in_order=in_order,

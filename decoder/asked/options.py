@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 from transformers import GenerationConfig
 
+from decoder import checks
 from decoder.checks import at_least
 from decoder.drafters import DRAFTERS
 from decoder.randomness import SOURCES
@@ -28,9 +29,7 @@ def count(least: int, remedy: str = "give a number of that size, or leave it out
 
 def switch(name: str, value: Any) -> bool:
     """True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} must be True or False, or leave it out.")
-    return value
+    return checks.switch(name, value, "leave it out.")
 
 
 def as_ids(name: str, value: Any) -> list[int]:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from transformers.generation import logits_process as library
 
-
 # Processors of this module are functions of (ids, scores): they may see drafted prefixes that are then rejected.
 _STATELESS_MODULES = ("transformers.generation.logits_process",)
 _STATEFUL_NAMES = {

@@ -17,6 +17,7 @@ from decoder.asked.options import CHECKS, CallOptions, as_ids, check_invariant, 
 from decoder.asked.prompts import encode
 from decoder.controllers import Length
 from decoder.models.hf import CausalModel
+from decoder.randomness import fresh_seed
 from decoder.types import Drafter, Limits, SamplingParams, Verifier
 
 DEFAULT_NEW_TOKENS = 128
@@ -72,7 +73,7 @@ class Request:
     prompt_length: positions of the prompt for which `built` was made.
     built, given: processors in transformers' order, warpers excluded; those made here or by transformers, and the
         caller's own objects.
-    drafter: as the caller named it; None is the decoder's own.   seed: None draws one.
+    drafter: as the caller named it; None is the decoder's own.
     """
 
     rows: tuple[list[int], ...]
@@ -85,7 +86,7 @@ class Request:
     built: tuple[Any, ...] = ()
     given: tuple[Any, ...] = ()
     criteria: tuple[Any, ...] = ()
-    seed: int | None = None
+    seed: int = 0
     drafter: str | Drafter | None = None
     verifier: str | Verifier = "auto"
     sampling: str = "rejection"
@@ -126,7 +127,7 @@ class Request:
             built=processors.from_settings(asked, frozenset(eos or ()), len(rows[0]), target.device),
             given=asked.get("logits_processor", ()),
             criteria=asked.get("stopping_criteria", ()),
-            seed=asked.get("seed", asker.seed),
+            seed=seed_for(asked.get("seed"), asker),
             drafter=asked.get("drafter"),
             verifier=asked.get("verifier", asker.verifier),
             sampling=asked.get("sampling", asker.sampling),
@@ -177,6 +178,12 @@ def own_eos(asker: Asker) -> list[int]:
     if own is None and asker.tokenizer is not None:
         own = asker.tokenizer.eos_token_id
     return [] if own is None else [own] if isinstance(own, int) else list(own)
+
+
+def seed_for(asked: int | None, asker: Asker) -> int:
+    """The call's seed, else the decoder's, else one drawn from torch's global generator."""
+    seed = asker.seed if asked is None else asked
+    return fresh_seed() if seed is None else seed
 
 
 def _padding(options: CallOptions, asker: Asker) -> int | None:
@@ -257,7 +264,9 @@ def _limits(asked: Mapping[str, Any], prompt_length: int, eos: frozenset[int], c
             f"max_length={total} must exceed the prompt's {prompt_length} tokens, which it counts; "
             "raise it or give max_new_tokens."
         )
-    return room_for(prompt_length, (new or DEFAULT_NEW_TOKENS) if total is None else total - prompt_length, eos, context)
+    if total is not None:
+        new = total - prompt_length
+    return room_for(prompt_length, DEFAULT_NEW_TOKENS if new is None else new, eos, context)
 
 
 def room_for(prompt_length: int, new: int, eos: frozenset[int], context: int | None) -> Limits:
@@ -274,4 +283,3 @@ def room_for(prompt_length: int, new: int, eos: frozenset[int], context: int | N
             )
         total = min(total, max(context, prompt_length + 1))  # a full context still has the token after its last
     return Limits(total - prompt_length, total, eos)
-
