@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.target, dtype=options.dtype, device_map=layers_to_disk(inside), offload_folder=folder
         ).eval()
         spec = SpeculativeDecoder.from_models(target, tokenizer=load_tokenizer("--target", options.target))
-        draft = CausalModel(quantized_copy(inside, options.bits), "draft", spec._target.vocab_size)
+        draft = CausalModel(quantized_copy(inside, options.bits), "draft", spec.target_model.vocab_size)
         report = compare(
             spec,
             as_ids(spec, OWN_PROMPTS[: options.limit]),

@@ -1,4 +1,4 @@
-"""L3: transformers' logits processors: building them from keywords, telling which keep state, fitting them to a row.
+"""transformers' logits processors: building them from keywords, telling which keep state, fitting them to a row.
 
 A processor is called with one row's own tokens, without padding. Some processors count positions, so what the library
 built for a padded prompt, or for a prompt of another length, is fitted to the row first.
@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from transformers.generation import logits_process as library
 
-from decoder.keywords import as_ids
-
 # Processors of this module are functions of (ids, scores): they may see drafted prefixes that are then rejected.
 _STATELESS_MODULES = ("transformers.generation.logits_process",)
 _STATEFUL_NAMES = {
@@ -22,7 +20,7 @@ _STATEFUL_NAMES = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",  # calls a function of the user's
 }
-# Attributes that count positions from the start of the prompt as the library saw it.
+# Attributes that count positions from the start of the prompt as transformers saw it.
 _POSITIONS = {
     "MinLengthLogitsProcessor": "min_length",
     "MinNewTokensLengthLogitsProcessor": "prompt_length_to_skip",
@@ -89,22 +87,20 @@ def moved(processor: Any, device: torch.device) -> Any:
 def from_settings(
     settings: Mapping[str, Any], eos: frozenset[int], prompt_length: int, device: torch.device
 ) -> tuple[Any, ...]:
-    """The library's own processors for validated keywords, in the order of its `_get_logits_processor`."""
+    """transformers' own processors for settled keywords, in the order of its `_get_logits_processor`."""
     built: list[Any] = []
-    penalty = settings.get("repetition_penalty")
-    if penalty is not None and penalty != 1.0:
-        built.append(library.RepetitionPenaltyLogitsProcessor(penalty=float(penalty)))
+    penalty = settings.get("repetition_penalty", 1.0)
+    if penalty != 1.0:
+        built.append(library.RepetitionPenaltyLogitsProcessor(penalty=penalty))
     if settings.get("no_repeat_ngram_size"):
         built.append(library.NoRepeatNGramLogitsProcessor(settings["no_repeat_ngram_size"]))
-    words = [list(word) for word in settings.get("bad_words_ids") or ()]
-    if any(len(word) > 1 or word[0] not in eos for word in words):  # the library never bans EOS by itself
+    words = settings.get("bad_words_ids", [])
+    if any(len(word) > 1 or word[0] not in eos for word in words):  # transformers never bans EOS by itself
         built.append(library.NoBadWordsLogitsProcessor(words, sorted(eos) or None))
     least = settings.get("min_new_tokens")
     if least and eos:
         stops = torch.tensor(sorted(eos), device=device)
         built.append(library.MinNewTokensLengthLogitsProcessor(prompt_length, least, stops))
-    suppressed = settings.get("suppress_tokens")
-    suppressed = [] if suppressed is None else as_ids("suppress_tokens", suppressed)
-    if suppressed:
-        built.append(library.SuppressTokensLogitsProcessor(suppressed, device=str(device)))
+    if settings.get("suppress_tokens"):
+        built.append(library.SuppressTokensLogitsProcessor(settings["suppress_tokens"], device=str(device)))
     return tuple(built)

@@ -1,4 +1,4 @@
-"""L3: `model.generate(..., custom_generate=spec)`: transformers' prepared call, in this project's terms.
+"""`model.generate(..., custom_generate=spec)`: transformers' prepared call, in this project's terms.
 
 What arrives there differs by version (`cache` or `past_key_values`, a mask or None); the warpers arrive inside the
 processor list and are taken out of it, so that they are applied once. transformers drops `streamer` and `stop_strings`
@@ -16,8 +16,11 @@ from transformers.generation import logits_process as library
 from transformers.generation import stopping_criteria as rules
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from decoder.prompts import encode
-from decoder.request import Request
+from decoder.asked.options import as_ids
+from decoder.asked.processors import check_one_row
+from decoder.asked.prompts import encode
+from decoder.asked.request import Asker, Request, room_for, seed_for
+from decoder.models.hf import CausalModel
 from decoder.types import SamplingParams
 
 _IGNORED = {  # prepared for transformers' own loop; this one makes its own
@@ -41,7 +44,6 @@ class Output:
     prompt: torch.Tensor  # [B, L], as it came, padding included
     pad: int
     as_dict: bool
-    k: int = 4
 
     def pack(self, new: Sequence[Sequence[int]]) -> Any:
         """Prompt and new ids, padded on the right: [B, L + longest]."""
@@ -60,7 +62,7 @@ _WARPERS = {  # in the order in which this decoder applies them
 
 
 def _is_plain(processor: Any) -> bool:
-    """A warper with the library's usual settings, for which `SamplingParams` can stand."""
+    """A warper with transformers' usual settings, for which `SamplingParams` can stand."""
     usual = getattr(processor, "filter_value", -float("inf")) == -float("inf")
     return usual and getattr(processor, "min_tokens_to_keep", 1) == 1
 
@@ -99,10 +101,10 @@ def _refuse(config: Any, passed: dict[str, Any]) -> None:
         raise ValueError(f"custom_generate cannot return {wanted} here; leave them out.")
 
 
-def request_from_library(
-    model: Any, input_ids: torch.Tensor, passed: dict[str, Any], context: int | None
-) -> tuple[list[list[int]], Request, Output]:
-    """(rows without padding, the request, how to return it).
+def request_from_transformers(
+    input_ids: torch.Tensor, passed: dict[str, Any], target: CausalModel, asker: Asker
+) -> tuple[Request, Output]:
+    """(the request, how to return its ids).
 
     Raises:
         ValueError: beams, a cache that already holds tokens, or arguments this decoder would have to ignore.
@@ -110,28 +112,27 @@ def request_from_library(
     config = passed.pop("generation_config")
     processors = passed.pop("logits_processor", None) or ()
     criteria = passed.pop("stopping_criteria", None) or ()
-    mask = passed.get("attention_mask")
     _refuse(config, passed)
     params, rest = _split(processors)
     if not config.do_sample:
         params, rest = SamplingParams(temperature=0.0), tuple(processors)
-    eos = config.eos_token_id
-    eos = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    eos = [] if config.eos_token_id is None else as_ids("eos_token_id", config.eos_token_id)
     own = (rules.MaxLengthCriteria, rules.EosTokenCriteria)
-    rows, _ = encode(input_ids, None, mask)
+    rows, _ = encode(input_ids, None, passed.get("attention_mask"), vocab_size=target.embedding_size)
+    new = int(config.max_length) - input_ids.shape[1]  # max_length counts a padded row's padding
     request = Request(
+        rows=tuple(rows),
+        many=True,
+        k=4,
         params=params,
-        max_new_tokens=int(config.max_length) - input_ids.shape[1],  # max_length counts a padded row's padding
-        max_length=None,
-        eos=frozenset(eos),
-        stop_strings=(),
-        built=rest,
-        given=(),
-        criteria=tuple(rule for rule in criteria if not isinstance(rule, own)),
-        options={},
+        limits=tuple(room_for(len(row), new, frozenset(eos), target.context_length) for row in rows),
         prompt_length=input_ids.shape[1],
+        built=rest,
+        criteria=tuple(rule for rule in criteria if not isinstance(rule, own)),
+        seed=seed_for(None, asker),
+        verifier=asker.verifier,
+        sampling=asker.sampling,
     )
-    for row in rows:
-        request.limits_for(len(row), context)
+    check_one_row(request.built, len(rows))
     pad = config.pad_token_id if config.pad_token_id is not None else (eos[0] if eos else 0)
-    return rows, request, Output(input_ids, int(pad), bool(config.return_dict_in_generate))
+    return request, Output(input_ids, int(pad), bool(config.return_dict_in_generate))

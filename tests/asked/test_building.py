@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
+from decoder.asked.building import Loaded, Named, Settings
 from decoder.models.toy import toy_model
-from decoder.settings import Loaded, Named, Settings
 
 CONSTRUCTORS = {"SpeculativeDecoder": SpeculativeDecoder, "from_models": SpeculativeDecoder.from_models}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoder.prompts import check_ids, encode
+from decoder.asked.prompts import check_ids, encode
 
 
 def test_one_prompt_in_every_form_gives_the_same_row(tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""L3: what a decoder is built with, as frozen values: each option is named, typed and given its default here only.
+"""What a decoder is built with, as frozen values: each option is named, typed and given its default here only.
 
 `SpeculativeDecoder(...)` takes a `Named`, `SpeculativeDecoder.from_models(...)` a `Loaded`; `load` turns the first into
 the second. `takes` gives a method the signature of such a value, for people (`help`, completion) and type checkers.
@@ -14,7 +14,7 @@ from typing import Any, Concatenate, TypeVar
 
 from typing_extensions import ParamSpec
 
-from decoder.keywords import check_choices, check_sampling, reject_unknown
+from decoder.asked import options
 from decoder.models import loading
 from decoder.randomness import Sampling
 from decoder.text import check_same_tokenizer
@@ -34,10 +34,10 @@ class Settings:
     """
 
     tokenizer: Any = None
-    temperature: float = 1.0
-    top_p: float = 0.9
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: float = SamplingParams.temperature
+    top_p: float = SamplingParams.top_p
+    top_k: int = SamplingParams.top_k
+    min_p: float = SamplingParams.min_p
     drafter: str | Drafter | None = None
     verifier: str | Verifier = "auto"
     seed: int | None = None
@@ -46,16 +46,17 @@ class Settings:
     packed: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("compile", self.compile), ("packed", self.packed)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name}={value!r} must be True or False, or leave it out.")
+        options.switch("compile", self.compile)
+        options.switch("packed", self.packed)
         _ = self.params  # validates
-        check_choices(self.drafter, self.verifier, self.seed)
-        check_sampling(self.sampling, self.verifier)
+        options.settled({"drafter": self.drafter, "seed": self.seed})
+        options.verifier("verifier", self.verifier)
+        options.sampling("sampling", self.sampling)
+        options.check_pair(self.sampling, self.verifier)
 
     @property
     def params(self) -> SamplingParams:
-        return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p)
+        return SamplingParams(self.temperature, self.top_p, self.top_k, self.min_p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +148,10 @@ def load(given: Named) -> Loaded:
 
 def _draft_tokenizer(given: Named, draft_name: str, tokenizer: Any) -> Any:
     """Check a draft that is to be loaded; its own tokenizer where it may differ from the target's, else None."""
-    options = given.draft_options()
-    loading.check_device(options["device"])
-    loading.check_dtype(options["dtype"])
-    source = {name: options[name] for name in ("gguf_file", "trust_remote_code")}
+    draft = given.draft_options()
+    loading.check_device(draft["device"])
+    loading.check_dtype(draft["dtype"])
+    source = {name: draft[name] for name in ("gguf_file", "trust_remote_code")}
     if given.drafter == "crosstokenizer":
         return loading.load_tokenizer("draft_model_name", draft_name, **source)
     loading.compare_tokenizers(tokenizer, draft_name, **source)
@@ -168,10 +169,10 @@ def takes(settings: Callable[P, S], where: str) -> Callable[[Callable[[Any, S], 
         own, _ = inspect.signature(method).parameters.values()  # self or cls
 
         @functools.wraps(method)
-        def call(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
-            reject_unknown(options, where, asked.parameters)
-            asked.bind(*args, **options)
-            return method(self, settings(*args, **options))
+        def call(self: Any, /, *args: P.args, **given: P.kwargs) -> R:
+            options.reject_unknown(given, where, asked.parameters)
+            asked.bind(*args, **given)
+            return method(self, settings(*args, **given))
 
         returns = inspect.signature(method).return_annotation
         found = asked.replace(parameters=[own, *asked.parameters.values()], return_annotation=returns)

@@ -1,4 +1,4 @@
-"""L3: from what a person passes as a prompt to rows of token ids."""
+"""From what a person passes as a prompt to rows of token ids."""
 
 from __future__ import annotations
 
@@ -89,12 +89,13 @@ def _unpacked(encoding: Mapping[str, Any], attention_mask: Any) -> tuple[Any, An
 
 
 def encode(
-    prompt: Any, tokenizer: Any, attention_mask: Any = None, pad: int | None = None
+    prompt: Any, tokenizer: Any, attention_mask: Any = None, pad: int | None = None, vocab_size: int | None = None
 ) -> tuple[list[list[int]], bool]:
     """(rows of token ids, whether the caller gave several prompts).
 
     A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several.
-    pad: an id that is padding in a 2-D tensor without a mask, as in the library; None where no id is.
+    pad: an id that is padding in a 2-D tensor without a mask, as in transformers; None where no id is.
+    vocab_size: ids the model has an embedding for; None does not check them.
 
     Raises:
         TypeError, ValueError: saying what is wrong with which prompt.
@@ -115,6 +116,8 @@ def encode(
         rows, many = [_one(prompt, tokenizer)], False
     if not rows:
         raise ValueError("prompt is an empty list; give at least one prompt.")
+    if vocab_size is not None:
+        check_ids(rows, vocab_size)
     return rows, many
 
 
