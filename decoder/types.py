@@ -13,39 +13,32 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
-    return float(value)
+from decoder.checks import at_least, in_range, number
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How a distribution is warped before a token is taken from it.
 
-    Applied in this order: temperature, top-k, top-p, min-p (transformers' order).
+    Applied in transformers' order: temperature, top-k, top-p, min-p.
 
-    temperature: >= 0; 0 is greedy decoding.  top_k: >= 0; 0 keeps all.
-    top_p: (0, 1]; 1 keeps all.               min_p: [0, 1]; 0 keeps all.
+    temperature: >= 0; 0 is greedy decoding.  top_p: (0, 1]; 1 keeps all.
+    top_k: >= 0; 0 keeps all.                 min_p: [0, 1]; 0 keeps all.
     """
 
     temperature: float = 1.0
+    top_p: float = 0.9
     top_k: int = 0
-    top_p: float = 1.0
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= _number("temperature", self.temperature) < float("inf"):
+        if not 0.0 <= number("temperature", self.temperature) < float("inf"):
             raise ValueError(f"temperature={self.temperature!r} must be >= 0 and finite; 0 means greedy decoding.")
-        if not 0.0 < _number("top_p", self.top_p) <= 1.0:
-            raise ValueError(f"top_p={self.top_p!r} must lie in (0, 1]; use 1.0 to keep every token.")
-        if not 0.0 <= _number("min_p", self.min_p) <= 1.0:
-            raise ValueError(f"min_p={self.min_p!r} must lie in [0, 1]; use 0.0 to keep every token.")
-        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int):
-            raise TypeError(f"top_k={self.top_k!r} must be an integer; use 0 to keep every token.")
-        if self.top_k < 0:
-            raise ValueError(f"top_k={self.top_k} must be >= 0; use 0 to keep every token.")
+        number("top_p", self.top_p)
+        in_range("top_p", self.top_p, 0, 1, "use 1.0 to keep every token.", include_low=False)
+        number("min_p", self.min_p)
+        in_range("min_p", self.min_p, 0, 1, "use 0.0 to keep every token.")
+        at_least("top_k", self.top_k, 0, "use 0 to keep every token.", wanted="an integer")
 
     @property
     def greedy(self) -> bool:
@@ -228,6 +221,11 @@ class Drafter:
     def for_models(cls, target: Any, draft: Any) -> Drafter:
         """The recipe that a name stands for; `draft` is None without a draft model."""
         return cls()
+
+    @classmethod
+    def for_decoder(cls, decoder: Any) -> Drafter:
+        """The recipe that a name stands for in a `SpeculativeDecoder`: for drafts that need more than its models."""
+        return cls.for_models(decoder.target_model, decoder.draft_model)
 
     def bind(self, target: Any, draft: Any) -> Drafter:
         """The recipe for these models, as a decoder is given the drafter: for drafts made out of the target."""

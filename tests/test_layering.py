@@ -11,20 +11,30 @@ PACKAGE = Path(__file__).parents[1] / "decoder"
 
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
-    (0, ["types"]),
+    (0, ["checks", "types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
-    (3, "loop readout drafters keywords settings processors request prompts generation engine".split()),
-    (3, ["streaming", "hf_generate", "measure"]),
-    (4, ["api"]),
-    (5, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
-    (6, ["__init__"]),
+    (3, ["loop", "readout", "drafters"]),
+    (4, ["asked"]),
+    (5, ["generation"]),
+    (6, ["streaming"]),
+    (7, ["api"]),
+    (8, ["measure"]),
+    (9, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
+    (10, ["__init__"]),
 ]
+LATE = {
+    ("api", "measure"),
+    ("drafters.layersearch", "measure"),
+}  # imported inside two-line methods: what measures a decoder stands above it
 FORBIDDEN = {
     "loop": ["transformers", "decoder.models", "decoder.drafters", "decoder.clock", "decoder.text", "tokenizers"],
     "verify": ["transformers", "decoder.models", "decoder.clock", "time"],
     "types": ["transformers", "decoder"],
 }
+
+
+ALLOWED = {"loop": ("decoder.types.",), "verify": ("decoder.types.",), "types": ("decoder.checks.",)}
 
 
 def modules() -> list[Path]:
@@ -69,7 +79,7 @@ def test_imports_point_down(path: Path) -> None:
             continue
         target = name.removeprefix("decoder.")
         module = next((c for c in (target, target.rpartition(".")[0]) if c and exists(c)), None)
-        if module is not None:
+        if module is not None and (dotted(path), module.partition(".")[0]) not in LATE:
             assert layer(module) <= own, f"decoder.{dotted(path)} (L{own}) imports {name} (L{layer(module)})"
 
 
@@ -80,7 +90,7 @@ def test_the_core_stays_ignorant(name: str) -> None:
     for path in paths:
         for imported in imports(path):
             for bad in FORBIDDEN[name]:
-                allowed = imported == "decoder.types" or (name != "types" and imported.startswith("decoder.types"))
+                allowed = (imported + ".").startswith(ALLOWED[name])
                 assert allowed or not (imported + ".").startswith(bad + "."), f"{path.name} imports {imported}"
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from decoder.drafters.lookup import check_count
+from decoder.checks import at_least
 from decoder.drafters.model import ModelDrafter
 from decoder.drafters.recycle import RecycleDrafter
 from decoder.drafters.suffix import SuffixDrafter
@@ -79,7 +79,7 @@ class CascadeDrafter(Drafter):
         if not drafters or not all(isinstance(drafter, Drafter) for drafter in drafters):
             raise TypeError(f"drafters={drafters!r} must be a non-empty list of Drafter objects.")
         self.drafters = drafters
-        self.enough = check_count("enough", enough, 1)
+        self.enough = at_least("enough", enough, 1)
         self._sampled = False
         self._asked: list[_Share] = []
 

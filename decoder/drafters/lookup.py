@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from typing_extensions import Self
 
+from decoder.checks import at_least, in_range
 from decoder.drafters.patience import Patience
 from decoder.types import Draft, Drafter, RandomSource, Warp
 
@@ -38,24 +39,6 @@ def padded_draft(found: Sequence[Sequence[int]]) -> Draft:
     return Draft(torch.tensor(padded, dtype=torch.long).reshape(len(found), width), lengths)
 
 
-def check_count(name: str, value: object, minimum: int) -> int:
-    """An integer of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be an integer >= {minimum}.")
-    if value < minimum:
-        raise ValueError(f"{name}={value} must be an integer >= {minimum}.")
-    return value
-
-
-def check_range(name: str, value: object, low: float, high: float) -> float:
-    """A number in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}={value!r} must be a number in [{low}, {high}].")
-    if not low <= value <= high:
-        raise ValueError(f"{name}={value!r} must lie in [{low}, {high}].")
-    return float(value)
-
-
 class LookupDrafter(Drafter):
     """Base of the drafters without a model. A subclass writes `open`.
 
@@ -67,9 +50,9 @@ class LookupDrafter(Drafter):
     deterministic = True
 
     def __init__(self, *, max_k: int | None = None, min_gain: float = 0.25, min_chance: float = 0.1) -> None:
-        self.max_k = None if max_k is None else check_count("max_k", max_k, 1)
-        self.min_gain = check_range("min_gain", min_gain, 0.0, float("inf"))
-        self.min_chance = check_range("min_chance", min_chance, 0.0, 1.0)
+        self.max_k = None if max_k is None else at_least("max_k", max_k, 1)
+        self.min_gain = in_range("min_gain", min_gain, 0.0, float("inf"))
+        self.min_chance = in_range("min_chance", min_chance, 0.0, 1.0)
         self._tables: list[Table] = []
         self._patience: list[Patience] = []
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from decoder.checks import at_least
 from decoder.drafters.automaton import Cursor, SuffixAutomaton
-from decoder.drafters.lookup import check_count
 from decoder.files import whole_file
 
 _FORMAT = 1
@@ -31,7 +31,7 @@ class SuffixMemory:
     """
 
     def __init__(self, max_tokens: int = 200_000) -> None:
-        self.max_tokens = check_count("max_tokens", max_tokens, 2)
+        self.max_tokens = at_least("max_tokens", max_tokens, 2)
         self.lock = threading.RLock()
         self._halves: list[tuple[SuffixAutomaton, list[list[int]]]] = [(SuffixAutomaton(), [])]  # young first
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from decoder.checks import in_range
 from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
 
 
@@ -37,11 +38,7 @@ def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
 
 def check_threshold(value: Any) -> float:
     """A probability below 1 at which drafting stops."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"stop_below={value!r} must be a number in [0, 1); use 0 to never stop early.")
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"stop_below={value!r} must lie in [0, 1); use 0 to never stop early.")
-    return float(value)
+    return in_range("stop_below", value, 0, 1, "use 0 to never stop early.", include_high=False)
 
 
 class ModelDrafter(Drafter):

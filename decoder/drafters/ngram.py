@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoder.drafters.lookup import LookupDrafter, check_count
+from decoder.checks import at_least
+from decoder.drafters.lookup import LookupDrafter
 from decoder.drafters.patience import strength
 
 CHOICES = ("frequent", "recent")
@@ -121,7 +122,7 @@ class NgramDrafter(LookupDrafter):
         min_chance: float = 0.1,
     ) -> None:
         super().__init__(max_k=max_k, min_gain=min_gain, min_chance=min_chance)
-        self.min_n, self.max_n = check_count("min_n", min_n, 1), check_count("max_n", max_n, 1)
+        self.min_n, self.max_n = at_least("min_n", min_n, 1), at_least("max_n", max_n, 1)
         if min_n > max_n:
             raise ValueError(f"min_n={min_n}, max_n={max_n} must satisfy 1 <= min_n <= max_n.")
         if choose not in CHOICES:

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Self
 
+from decoder.checks import switch
 from decoder.drafters.lookup import LookupDrafter
 from decoder.drafters.patience import strength
 from decoder.types import Draft, RandomSource, Warp
@@ -83,9 +84,7 @@ class RecycleDrafter(LookupDrafter):
         self, *, memory: bool = False, max_k: int | None = None, min_gain: float = 0.25, min_chance: float = 0.1
     ) -> None:
         super().__init__(max_k=max_k, min_gain=min_gain, min_chance=min_chance)
-        if not isinstance(memory, bool):
-            raise TypeError(f"memory={memory!r} must be True or False.")
-        self._shared = SharedTable() if memory else None
+        self._shared = SharedTable() if switch("memory", memory) else None
         self._ended: list[Mapping[int, int]] = []
         self._pending: list[tuple[list[int], Draft, Tensor]] = []
 

@@ -14,8 +14,9 @@ from contextlib import nullcontext
 
 from typing_extensions import Self
 
+from decoder.checks import at_least, in_range
 from decoder.drafters.automaton import SuffixAutomaton
-from decoder.drafters.lookup import LookupDrafter, check_count, check_range
+from decoder.drafters.lookup import LookupDrafter
 from decoder.drafters.memory import MemoryView, SuffixMemory
 from decoder.drafters.patience import strength
 from decoder.types import RandomSource, Warp
@@ -80,9 +81,9 @@ class SuffixDrafter(LookupDrafter):
         min_chance: float = 0.1,
     ) -> None:
         super().__init__(max_k=max_k, min_gain=min_gain, min_chance=min_chance)
-        self.min_match = check_count("min_match", min_match, 1)
-        self.growth = check_range("growth", growth, 0.0, float("inf"))
-        self.min_prob = check_range("min_prob", min_prob, 0.0, 1.0)
+        self.min_match = at_least("min_match", min_match, 1)
+        self.growth = in_range("growth", growth, 0.0, float("inf"))
+        self.min_prob = in_range("min_prob", min_prob, 0.0, 1.0)
         if not isinstance(memory, (bool, SuffixMemory)):
             raise TypeError(f"memory={memory!r} must be True, False or a SuffixMemory.")
         self.memory = memory if isinstance(memory, SuffixMemory) else SuffixMemory() if memory else None

@@ -15,6 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from decoder.checks import is_integer
+
 
 def tensors_of(model: nn.Module) -> Iterable[Tensor]:
     """Every parameter and buffer, tied ones once."""
@@ -104,10 +106,10 @@ def check_layers(layers: int | Sequence[int], count: int) -> list[int]:
     remedy = (
         f"give a prefix length in [1, {count - 1}] or ascending layer numbers in [0, {count - 1}], not all of them."
     )
-    if isinstance(layers, bool) or not isinstance(layers, (int, Sequence)) or isinstance(layers, str):
+    if not (is_integer(layers) or isinstance(layers, Sequence)) or isinstance(layers, str):
         raise TypeError(f"layers={layers!r} must be an integer or a list of integers; {remedy}")
     chosen = list(range(layers)) if isinstance(layers, int) else list(layers)
-    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in chosen):
+    if not all(map(is_integer, chosen)):
         raise TypeError(f"layers={layers!r} must hold integers; {remedy}")
     if not 0 < len(chosen) < count or chosen != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < count:
         raise ValueError(f"layers={layers!r} is no proper selection of the target's {count} layers; {remedy}")
