@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decoder.models.features import recorded
+from decoder.models.features import feature_modules, recorded
 from decoder.training.texts import Batch
 
 
@@ -69,7 +69,7 @@ class Teacher:
         head = self.target.get_output_embeddings()
         handle = head.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
         try:
-            with recorded(self.target, self.layers) as recording:
+            with recorded(feature_modules(self.target, self.layers)) as recording:
                 logits = self.target(input_ids=tokens.to(self.target.device), use_cache=False).logits  # [B, L, V]
         finally:
             handle.remove()
