@@ -77,6 +77,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drafter", choices=sorted(DRAFTERS), help="default: the draft model if there is one, else ngram"
     )
+    group.add_argument("--head", metavar="FOLDER", help="a trained draft head, for --drafter eagle")
     group.add_argument("--verifier", choices=sorted(VERIFIERS), help="how drafts are judged; all are lossless")
     group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps")
     group.add_argument("--dtype", help="auto, float32, bfloat16 or float16")

@@ -32,7 +32,7 @@ from decoder.report import coloured, comparison, legend, metrics, styled, termin
 from decoder.report.page import html_report, write_html
 from decoder.results import GenerationResult
 
-_BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "verifier", "seed", "packed")
+_BUILD = ("device", "dtype", "draft_device", "draft_dtype", "drafter", "head", "verifier", "seed", "packed")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 

@@ -13,14 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "decoder"
 LAYERS = [
     (0, ["checks", "types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
-    (2, ["models", "text", "results"]),
+    (2, ["models", "heads", "text", "results"]),
     (3, ["loop", "readout", "drafters"]),
     (4, ["asked"]),
     (5, ["generation"]),
     (6, ["streaming"]),
     (7, ["api"]),
     (8, ["measure"]),
-    (9, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
+    (9, ["cli", "arguments", "bench", "report", "testing", "training", "__main__"]),
     (10, ["__init__"]),
 ]
 LATE = {

@@ -2,6 +2,7 @@
 
 from decoder.drafters.cascade import CascadeDrafter
 from decoder.drafters.crosstokenizer import CrossTokenizerDrafter
+from decoder.drafters.eagle import EagleDrafter
 from decoder.drafters.layerskip import LayerSkipDrafter
 from decoder.drafters.memory import SuffixMemory
 from decoder.drafters.model import ModelDrafter
@@ -16,6 +17,7 @@ from decoder.types import Drafter
 DRAFTERS: dict[str, type[Drafter]] = {
     "cascade": CascadeDrafter,
     "crosstokenizer": CrossTokenizerDrafter,
+    "eagle": EagleDrafter,
     "layerskip": LayerSkipDrafter,
     "model": ModelDrafter,
     "ngram": NgramDrafter,
@@ -30,6 +32,7 @@ __all__ = [
     "DRAFTERS",
     "CascadeDrafter",
     "CrossTokenizerDrafter",
+    "EagleDrafter",
     "LayerSkipDrafter",
     "ModelDrafter",
     "NgramDrafter",

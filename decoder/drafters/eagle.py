@@ -48,6 +48,11 @@ class EagleDrafter(ModelDrafter):
     def for_models(cls, target: Any, draft: Any) -> EagleDrafter:
         return cls().bind(target, draft)
 
+    @classmethod
+    def for_decoder(cls, decoder: Any) -> EagleDrafter:
+        """With the head that the decoder was given."""
+        return cls(decoder.head).bind(decoder.target_model, decoder.draft_model)
+
     def bind(self, target: Any, draft: Any) -> EagleDrafter:
         """Load the head and tie it to the target, once for each target."""
         if self._target is target:

@@ -175,7 +175,9 @@ class CompiledModel(CausalModel):
 
     def check_recordable(self) -> None:
         if not self._eager:
-            raise ValueError("hidden states cannot be read from compiled forwards; leave compile=False for this drafter.")
+            raise ValueError(
+                "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
+            )
 
     def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
         run = self._runs.get(cache)

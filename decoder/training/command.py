@@ -36,12 +36,19 @@ def new_head(target: Any, data: Path, recipe: Recipe) -> FeatureHead:
 
 
 def train_head(
-    target: Any, data: Path, out: Path, recipe: Recipe, *, store_gb: float = 8.0, store: Path | None = None
+    target: Any,
+    data: Path,
+    out: Path,
+    recipe: Recipe,
+    *,
+    store_gb: float = 8.0,
+    store: Path | None = None,
+    pause_after_s: float = float("inf"),
 ) -> Run:
     """Train a head for a transformers model in memory, into `out`; goes on from what is there.
 
     data: a .jsonl file of texts, or a folder of them.  store_gb: bound of the hidden states kept on disk, in GB of each
-        process; 0 keeps none.  store: where; within `out` by default.
+        process; 0 keeps none.  store: where; within `out` by default.  pause_after_s: stop with a checkpoint after so long.
     """
     for parameter in target.parameters():
         parameter.requires_grad_(False)
@@ -59,7 +66,7 @@ def train_head(
     if run.accelerator.is_main_process:
         out.mkdir(parents=True, exist_ok=True)
         (out / RECIPE_FILE).write_text(json.dumps(recipe.to_dict(), indent=1) + "\n", encoding="utf-8")
-    run.train()
+    run.train(pause_after_s)
     return run
 
 

@@ -47,9 +47,7 @@ def optimisers(head: FeatureHead, recipe: Recipe) -> list[torch.optim.Optimizer]
     matrices = [p for name, p in head.named_parameters() if p.dim() == 2 and not name.startswith(own)]
     taken = {id(p) for p in matrices}
     rest = [p for p in head.parameters() if id(p) not in taken]
-    muon = torch.optim.Muon(
-        matrices, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(rest, lr=recipe.rate_vectors, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
@@ -136,8 +134,8 @@ class Run:
 
     # ---- the run ----
 
-    def train(self) -> Progress:
-        """Train to the end of the schedule; returns where it stands."""
+    def train(self, pause_after_s: float = float("inf")) -> Progress:
+        """Train to the end of the schedule, or for so long; returns where it stands."""
         accelerator, recipe, at = self.accelerator, self.recipe, self.progress
         stream = iter(Stream(self.data, recipe, at, accelerator.process_index, accelerator.num_processes))
         if at.step == 0:
@@ -145,7 +143,7 @@ class Run:
         began, before_s = time.perf_counter(), at.elapsed_s
         saved = self._now(began, before_s)
         bar = tqdm(total=100, unit="%", disable=not accelerator.is_main_process, initial=0, mininterval=10)
-        while (progress := recipe.progress(at.elapsed_s, at.step)) < 1.0:
+        while (progress := recipe.progress(at.elapsed_s, at.step)) < 1.0 and at.elapsed_s - before_s < pause_after_s:
             bar.update(int(100 * progress) - bar.n)
             loss = self._step(stream, recipe.rate_factor(progress))
             at.step += 1

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-HELD_OUT = 40  # one text in so many is held out
+HELD_OUT = 20  # one text in so many is held out
 
 
 @dataclass(frozen=True)
