@@ -200,9 +200,17 @@ class Warp(Protocol):
     @property
     def greedy(self) -> bool: ...
 
-    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor: ...
+    def scores(
+        self,
+        logits: Tensor,
+        contexts: Sequence[Sequence[int]],
+        drafted: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor: ...
 
-    def probs(self, scores: Tensor) -> Tensor: ...
+    def probs(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor: ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
 
 
 class Drafter:

@@ -15,7 +15,7 @@ LAYERS = [
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
     (3, ["loop", "readout", "drafters"]),
-    (4, ["asked"]),
+    (4, ["outputs", "asked"]),
     (5, ["generation"]),
     (6, ["streaming"]),
     (7, ["api"]),

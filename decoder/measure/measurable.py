@@ -78,4 +78,6 @@ def advise(
     chosen: list[str | Drafter] = [spec.drafter, "ngram"] if drafters is None else list(drafters)
     found = {recipe.name: recipe for recipe in (spec.drafter_for(each) for each in chosen)}
     target: Any = spec  # its overloads say more than is needed here
-    return advising.advise(target, spec.target_model, found, request.rows, options, repeats=repeats)
+    return advising.advise(
+        target, spec.target_model, found, [row.tokens for row in request.rows], options, repeats=repeats
+    )
