@@ -44,6 +44,20 @@ class Engine:
         self.drafter = self._drafter(given.drafter)
         self._experiences = Experiences()
 
+    @property
+    def target_model(self) -> CausalModel:
+        """The target as the loop runs it: packed or compiled where asked for. `target` is the model as given."""
+        return self._target
+
+    @property
+    def draft_model(self) -> CausalModel | None:
+        """The draft model as the loop runs it, if there is one."""
+        return self._draft
+
+    def drafter_for(self, choice: str | Drafter | None) -> Drafter:
+        """The drafter that a name stands for here, or an object bound to these models; None is the default's."""
+        return self._drafter(choice)
+
     def _wrap(self, model: Any, role: str) -> CausalModel:
         kind = CompiledModel if self.compile else CausalModel
         model = packed_copy(model, role) if self.packed else model

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoder import SpeculativeDecoder
-from decoder.bench.measure import Report, compare
-from decoder.bench.methods import Plan
-from decoder.bench.prompts import OWN_PROMPTS, as_ids, read_prompts
 from decoder.drafters import DRAFTERS
+from decoder.measure.comparison import Report, compare
+from decoder.measure.methods import Plan
+from decoder.measure.prompts import OWN_PROMPTS, as_ids, read_prompts
 from decoder.report.tables import terminal_table
 from decoder.report.terminal import coloured, legend, visible, wants_colour
 from decoder.types import SamplingParams

@@ -1,13 +1,13 @@
-"""L3: measuring from outside: interleaved timing, medians and intervals, profiles, advice. Ordinary runs use none."""
+"""Measuring from outside: interleaved timing, medians and intervals, profiles, advice. Ordinary runs use none."""
 
 from decoder.measure.statistics import Interval, Spread, bootstrap_ratio, spread
-from decoder.measure.timing import Counts, Method, Output, Sample, interleaved, synchronise
+from decoder.measure.timing import Counts, Method, RunOutput, Sample, interleaved, synchronise
 
 __all__ = [
     "Counts",
     "Interval",
     "Method",
-    "Output",
+    "RunOutput",
     "Sample",
     "Spread",
     "bootstrap_ratio",

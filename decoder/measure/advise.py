@@ -1,4 +1,4 @@
-"""L3: should I speculate here, with what, and what will I gain? Measured on the person's own device and prompts.
+"""Should I speculate here, with what, and what will I gain? Measured on the person's own device and prompts.
 
 A probe run of each drafter at the greatest length K gives rounds (d_r drafted, a_r of them accepted). A round of
 length k <= K would have drafted min(d_r, k) and kept min(a_r, k) of them, so with the measured forward times t_v(m)
@@ -21,10 +21,10 @@ import torch
 
 from decoder.drafters.model import Openable
 from decoder.measure.advice import Advice, Candidate
-from decoder.measure.comparison import speedup
 from decoder.measure.forwards import ForwardCost, forward_cost
 from decoder.measure.statistics import median
-from decoder.measure.timing import Counts, Method, Output, Sample, interleaved
+from decoder.measure.summary import speedup
+from decoder.measure.timing import Counts, Method, RunOutput, Sample, interleaved
 from decoder.results import GenerationResult, RowRound
 from decoder.types import Drafter
 
@@ -91,9 +91,9 @@ class Decoded:
         result: GenerationResult = call(list(prompt), **{"seed": seed, **self.options})
         return result
 
-    def __call__(self, prompt: Sequence[int], seed: int) -> Output:
+    def __call__(self, prompt: Sequence[int], seed: int) -> RunOutput:
         result = self.run(prompt, seed)
-        return Output(result.token_ids, Counts.of(result))
+        return RunOutput(result.token_ids, Counts.of(result))
 
 
 def _probe(method: Decoded, prompts: Sequence[Sequence[int]]) -> list[GenerationResult]:

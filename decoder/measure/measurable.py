@@ -1,4 +1,4 @@
-"""L3: the questions a decoder answers about itself: `profile` and `advise`, as methods of `SpeculativeDecoder`.
+"""The questions a decoder answers about itself: `profile` and `advise`, as methods of `SpeculativeDecoder`.
 
 They use what every call uses (encoding, validation, the setting of a run) and add nothing to ordinary runs.
 """

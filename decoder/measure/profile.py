@@ -16,7 +16,7 @@ import torch
 from decoder.generation import Generation, Setting
 from decoder.loop import Parts
 from decoder.measure.forwards import WIDTHS, ForwardCost, forward_cost
-from decoder.measure.ledger import PHASES, Ledger, instrument
+from decoder.measure.phases import PHASES, PhaseTimer, instrument
 from decoder.measure.timing import synchronise
 from decoder.request import Request
 from decoder.results import GenerationResult
@@ -59,7 +59,7 @@ class Profile:
         raise ValueError(f"phase={phase!r} is unknown; use one of {[each.name for each in self.phases]}.")
 
     def phase_rows(self) -> list[tuple[str, float, float, float, int]]:
-        """(phase, seconds, share of wall, milliseconds an iteration, calls); prefill has no iteration."""
+        """(phase, seconds, share of wall, milliseconds per iteration, calls); prefill has no iteration."""
         rounds = max(1, self.iterations)
         return [
             (
@@ -109,7 +109,7 @@ class Profile:
             lines.append(f"{role:<16}" + _row(known, ".3f"))
         for role, cost in costs:
             lines.append(
-                f"{role}: {1e3 * cost.fixed_s:.3f} ms a call + {1e3 * cost.per_token_s:.3f} ms a token "
+                f"{role}: {1e3 * cost.fixed_s:.3f} ms per call + {1e3 * cost.per_token_s:.3f} ms per token "
                 f"(the line misses the table by up to {100 * cost.worst_residual:.0f} %)"
             )
         if self.cost_ratio is not None:
@@ -124,7 +124,7 @@ def _row(values: Sequence[float], form: str) -> str:
 class _ProfiledGeneration(Generation):
     """An ordinary generation whose parts are wrapped once they are put together."""
 
-    ledger: Ledger
+    ledger: PhaseTimer
 
     def _assemble(self) -> Parts:
         return instrument(super()._assemble(), self.ledger)
@@ -140,9 +140,9 @@ def _plain(setting: Setting, request: Request, prompt: Sequence[int]) -> float:
     return time.perf_counter() - began
 
 
-def _profiled(setting: Setting, request: Request, prompt: Sequence[int]) -> tuple[Ledger, GenerationResult]:
+def _profiled(setting: Setting, request: Request, prompt: Sequence[int]) -> tuple[PhaseTimer, GenerationResult]:
     draft_device = getattr(getattr(setting.drafter, "model", None), "device", "cpu")
-    ledger = Ledger([setting.target.device, torch.device(draft_device)])
+    ledger = PhaseTimer([setting.target.device, torch.device(draft_device)])
     generation = _ProfiledGeneration(setting, request, [prompt], [0])
     generation.ledger = ledger
     ledger.begin()
