@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         ).eval()
         spec = SpeculativeDecoder.from_models(target, tokenizer=load_tokenizer("--target", options.target))
         draft = CausalModel(quantized_copy(inside, options.bits), "draft", spec.target_model.vocab_size)
-        plan = Plan(options.max_new_tokens, SamplingParams(temperature=options.temperature), repeats=options.repeats)
+        plan = Plan(
+            options.max_new_tokens, SamplingParams(temperature=options.temperature, top_p=1.0), repeats=options.repeats
+        )
         drafter = ModelDrafter(draft)
         report = Comparison(
             spec,

@@ -149,8 +149,8 @@ def profile(options: argparse.Namespace, setup: Setup) -> None:
         new_figure(1, 1)  # says now, not after the measurement, that matplotlib is missing
     found = setup.spec.profile(setup.prompts[0], k=options.k, repeats=options.repeats, **_call(options))
     if options.picture is not None:
+        from decoder.measure.pictures import profile_picture
         from decoder.report.figures import save
-        from decoder.report.profiles import profile_picture
 
         print(f"wrote {save(profile_picture(found, setup.title), options.picture)}", file=sys.stderr)
     _record("profile", found.to_dict(), setup, options.out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +104,11 @@ def adapted(loaded: SpeculativeDecoder, options: argparse.Namespace) -> tuple[Sp
 def twin(spec: SpeculativeDecoder, *, compile: bool) -> SpeculativeDecoder:
     """The same decoder over the same tensors (packed once for both, where asked for), compiled or eager."""
     draft = None if spec.draft_model is None else spec.draft_model.model
-    params = spec.params
-    return SpeculativeDecoder.from_models(
-        spec.target_model.model,
-        draft,
-        tokenizer=spec.tokenizer,
-        draft_tokenizer=spec.draft_tokenizer,
-        drafter=spec.drafter.name,
-        verifier=spec.verifier,
-        seed=spec.seed,
-        sampling=spec.sampling,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        min_p=params.min_p,
-        compile=compile,
-    )
+    kept: dict[str, Any] = {
+        name: getattr(spec, name) for name in ("tokenizer", "draft_tokenizer", "verifier", "seed", "sampling")
+    }
+    kept |= {"drafter": spec.drafter.name, "compile": compile}
+    return SpeculativeDecoder.from_models(spec.target_model.model, draft, **asdict(spec.params), **kept)
 
 
 def asked_prompts(options: argparse.Namespace) -> list[Any]:

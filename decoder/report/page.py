@@ -1,7 +1,7 @@
 """Any benchmark's JSON as one HTML file that needs nothing else: no network, no script, no plotting library.
 
-What `decoder.bench` writes ("methods", "environment", "notes", ...) gets pictures and a table of its own; whatever else
-the JSON holds is shown as nested tables under its own name, so that nothing is left out. All text is escaped.
+What `decoder.measure` writes ("methods", "environment", "notes", ...) gets pictures and a table of its own; whatever
+else the JSON holds is shown as nested tables under its own name, so that nothing is left out. All text is escaped.
 Figures of `decoder.report.plots` can be put in as SVG.
 """
 

@@ -62,7 +62,7 @@ def _synthetic(options: argparse.Namespace) -> Setup:
         raise ValueError("--methods hf-lookup means nothing with --geometry: its random text never repeats itself.")
     product.set_threads(options)
     dtype = loading.check_dtype(options.dtype) or torch.float32
-    device = loading.check_device(options.device) or "cpu"
+    device = loading.check_device(options.device or "auto") or "cpu"
     seed, asked = options.seed or 0, options.acceptance
     pair = synthetic_pair(options.geometry, asked, dtype=dtype, device=device, seed=seed)
     spec, notes = product.adapted(SpeculativeDecoder.from_models(pair.target, pair.draft), options)

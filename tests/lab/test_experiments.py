@@ -124,35 +124,27 @@ def test_lengths_continue_one_place_of_a_text(tmp_path: Path) -> None:
         SequenceLength([tmp_path / "short.txt"]).prompts(points[-1])
 
 
-def _method(name: str, ratio: float, accepted: int = 0) -> Row:
-    counts = {"accepted": accepted, "tested": 10, "emitted_after_prefill": 20, "iterations": 8}
-    speedups = {"baseline": {"ratio": ratio, "lower": ratio - 0.1, "upper": ratio + 0.1}}
-    return {"name": name, "speedups": speedups, "counts": counts}
+def _method(name: str, ratio: float, alpha: float | None = None) -> Row:
+    return {"name": name, "vs_baseline": [ratio, ratio - 0.1, ratio + 0.1], "vs_hf": [3.0, 2.0, 4.0], "alpha": alpha}
 
 
 def test_the_table_of_speedups_repeats_its_sources(tmp_path: Path) -> None:
-    place = {"date": "2026-01-01", "command": "python x.py --out y"}
-    (tmp_path / "01-pairs").mkdir()
-    plain = {
-        "title": "pair, greedy",
-        "environment": place,
-        "methods": [_method("a", 2.0, 6), _method("hf-lookup", 3.0)],
-    }
-    (tmp_path / "01-pairs" / "pair.json").write_text(json.dumps(plain))
-    groups = {"chat": [_method("n", 0.7, 2)], "code": [_method("n", 0.8, 4)], "rag": [_method("n", 0.9, 3)]}
-    grouped = {"settings": {"target": "big"}, "environment": place, "groups": {"greedy": groups}}
-    (tmp_path / "11-drafters").mkdir()
-    (tmp_path / "11-drafters" / "all.json").write_text(json.dumps(grouped))
+    place = {"date": "2026-01-01", "command": "specdec bench --out y"}
+    plain = {"title": "pair, greedy", **place, "methods": [_method("a", 2.0, 0.6), _method("hf-lookup", 3.0)]}
+    groups = {"chat": [{"name": "n", "vs_baseline": 0.7}], "all": [_method("n", 0.8, 0.3)]}
+    for folder, entry in (("01-pairs", plain), ("11-drafters", {"title": "big", **place, "modes": {"greedy": groups}})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "summary.json").write_text(json.dumps({"run": entry, "other": {"rows": [], **place}}))
     folder = run(SpeedupTable(tmp_path), tmp_path, progress=False)
     rows = {(row["work"], row["method"]): row for row in load_rows(folder / "rows.csv")}
     assert len(rows) == 3 and [row["method"] for row in SpeedupTable(tmp_path).best(list(rows.values()))] == ["a", "n"]
     assert rows["pair, greedy", "a"]["vs_baseline"] == 2.0 and rows["pair, greedy", "a"]["alpha"] == 0.6
-    pooled = rows["big, greedy", "n"]
-    assert [pooled[name] for name in ("vs_baseline", "lower", "upper", "alpha", "groups")] == [0.8, 0.7, 0.9, 0.3, 3]
-    text = (folder / "README.md").read_text()
-    assert (
-        "loses in 1: big, greedy (0.80x, 11-drafters/all.json)" in text
-        and "](../01-pairs/pair.json): `python x.py --out y`" in text
+    whole = rows["big, greedy", "n"]
+    assert [whole[name] for name in ("vs_baseline", "lower", "upper", "vs_hf", "alpha")] == pytest.approx(
+        [0.8, 0.7, 0.9, 3.0, 0.3]
     )
+    text = (folder / "README.md").read_text()
+    assert "loses in 1: big, greedy (0.80x, 11-drafters/run)" in text
+    assert "](../01-pairs/summary.json): `specdec bench --out y`" in text
     with pytest.raises(ValueError, match="no measurement to collect"):
         SpeedupTable(tmp_path / "elsewhere")

@@ -67,7 +67,7 @@ def test_the_library_samples_from_the_same_law(spec: SpeculativeDecoder, monkeyp
 
 
 def test_sampling_repeats_with_its_seed(spec: SpeculativeDecoder) -> None:
-    plan = Plan(12, SamplingParams(temperature=1.0))
+    plan = Plan(12, SamplingParams(temperature=1.0, top_p=1.0))
     for name in NAMES:
         method = named(name, spec, plan, spec.draft)
         assert method(PROMPTS[0], 1).token_ids == method(PROMPTS[0], 1).token_ids
@@ -92,7 +92,7 @@ def test_names(spec: SpeculativeDecoder) -> None:
     assert speculative(spec, GREEDY, 4).name == "speculative model k=4"
     assert speculative(spec, GREEDY, "auto", "ngram").name == "speculative ngram k=auto"
     with pytest.raises(ValueError, match="needs a draft model"):
-        named("hf-assisted", spec, GREEDY)
+        named("hf-assisted", SpeculativeDecoder.from_models(spec.target), GREEDY)
     with pytest.raises(ValueError, match="'vllm' is unknown"):
         named("vllm", spec, GREEDY)
 

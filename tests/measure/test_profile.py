@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
-from decoder.measure import profile as profile_module
+from decoder.measure import profiling
 from decoder.measure.phases import PHASES, PhaseTimer, Wrapped, open_sessions
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.types import Drafter
@@ -97,8 +97,8 @@ def test_a_profiled_run_is_the_ordinary_run(
     spec: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     seen = []
-    inner = profile_module._profiled
-    monkeypatch.setattr(profile_module, "_profiled", lambda *args: seen.append(inner(*args)) or seen[-1])
+    inner = profiling._profiled
+    monkeypatch.setattr(profiling, "_profiled", lambda *args: seen.append(inner(*args)) or seen[-1])
     found = spec.profile(PROMPT, k=3, widths=(1, 2), repeats=1, max_new_tokens=20, eos_token_id=None, **options)
     ordinary = spec.generate(PROMPT, k=3, max_new_tokens=20, eos_token_id=None, **options)
     ((timer, result),) = seen

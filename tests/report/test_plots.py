@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from decoder import SpeculativeDecoder
+from decoder.measure.pictures import profile_picture
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.report import figures
 from decoder.report.plots import acceptance_by_position, speedup_over_k
-from decoder.report.profiles import profile_picture
 
 matplotlib = pytest.importorskip("matplotlib")
 RATES = {"k=4": [0.9, 0.7, 0.5, 0.2]}

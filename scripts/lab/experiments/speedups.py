@@ -1,9 +1,8 @@
 """Experiment 01: the speed-up of every pair and drafter that was measured, in one table.
 
-Measures nothing: it reads the JSON files that `scripts/benchmark.py`, `examples/compare.py` and
-`scripts/measure_drafters.py` wrote into the experiments' folders, and every row names its file, whose own command
-stands above the table. A file of `measure_drafters.py` holds groups of prompts: its row has the median over groups
-and, for an interval, the lowest and the highest group.
+Measures nothing: it reads the `summary.json` of the experiments' folders, which `scripts/summarise.py` makes of what
+`specdec bench` and the measuring scripts wrote, and every row names its entry, whose own command stands above the
+table. An entry of `measure_drafters.py` holds groups of prompts: its row is that of all prompts together.
 """
 
 from __future__ import annotations
@@ -13,69 +12,60 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decoder.measure.statistics import median
 from decoder.report.figures import EDGE, filling, new_figure, save
 from lab.runner import Row
 
 FOLDERS = ("01-pairs", "09-another-runtime", "10-compare", "11-drafters", "12-geometries", "16-offload", "17-packed")
-NOT_OURS = ("hf", "mlx", "baseline")  # how the names of the references and of other programs' methods begin
+NOT_OURS = ("hf", "mlx", "baseline")  # how the names of plain methods and of other programs' begin
+ALL = "all"  # the group of every prompt
 
 
-def _works(record: Mapping[str, Any]) -> dict[str, list[list[Mapping[str, Any]]]]:
-    """Work -> methods of each group of prompts; a plain comparison is one group."""
-    if "methods" in record:
-        return {str(record["title"]): [record["methods"]]}
-    target = Path(str(record["settings"]["target"])).name
-    return {f"{target}, {mode}": list(groups.values()) for mode, groups in record["groups"].items()}
+def _works(entry: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Work -> its methods; of groups of prompts, those of all together."""
+    if "methods" in entry:
+        return {str(entry["title"]): entry["methods"]}
+    return {
+        f"{entry['title']}, {mode}": groups.get(ALL) or next(iter(groups.values()))
+        for mode, groups in entry["modes"].items()
+    }
 
 
-def _summary(record: Mapping[str, Any], work: str, name: str) -> Row:
-    """One method: its ratios, pooled acceptance; over several groups the median, and their range."""
-    mine = [each for group in _works(record)[work] for each in group if each["name"] == name]
-    found: Row = {"groups": len(mine)}
-    for reference in ("baseline", "hf"):
-        ratios = [each["speedups"][reference] for each in mine if reference in each["speedups"]]
-        found[f"vs_{reference}"] = median([r["ratio"] for r in ratios]) if ratios else None
-        if reference == "baseline" and ratios:
-            alone = len(ratios) == 1
-            found["lower"] = ratios[0]["lower"] if alone else min(r["ratio"] for r in ratios)
-            found["upper"] = ratios[0]["upper"] if alone else max(r["ratio"] for r in ratios)
-    counts = [each["counts"] for each in mine if each.get("counts")]
-    for share, part, whole in (
-        ("alpha", "accepted", "tested"),
-        ("tokens_per_iteration", "emitted_after_prefill", "iterations"),
-    ):
-        total = sum(each[whole] for each in counts)
-        found[share] = sum(each[part] for each in counts) / total if total else None
-    return found
+def _row(entry: Mapping[str, Any], work: str, name: str) -> Row:
+    """One method: its speed-ups and acceptance."""
+    found = next(each for each in _works(entry)[work] if each["name"] == name)
+    ratio, lower, upper = found.get("vs_baseline") or (None, None, None)
+    over_hf, *_ = found.get("vs_hf") or (None,)
+    return {"vs_baseline": ratio, "lower": lower, "upper": upper, "vs_hf": over_hf} | {
+        share: found.get(share) for share in ("alpha", "tokens_per_iteration")
+    }
 
 
 class SpeedupTable:
     number, name = "01", "speedups"
     question = "How much does speculation gain, over which pairs and with which drafters?"
-    columns = ("vs_baseline", "lower", "upper", "vs_hf", "alpha", "tokens_per_iteration", "groups")
+    columns = ("vs_baseline", "lower", "upper", "vs_hf", "alpha", "tokens_per_iteration")
 
     def __init__(self, root: Path = Path("experiments")) -> None:
         """root: where the experiments' folders are."""
-        self._records = {
-            f"{folder}/{path.name}": record
-            for folder in FOLDERS
-            for path in sorted((root / folder).glob("*.json"))
-            if (record := json.loads(path.read_text(encoding="utf-8"))).keys() & {"methods", "groups"}
-        }
-        if not self._records:
-            raise ValueError(f"{root} holds no measurement to collect; run scripts/benchmark.py with --out first.")
+        self._entries: dict[str, Mapping[str, Any]] = {}
+        for folder in FOLDERS:
+            path = root / folder / "summary.json"
+            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            held = {f"{folder}/{name}": entry for name, entry in found.items() if entry.keys() & {"methods", "modes"}}
+            self._entries |= held
+        if not self._entries:
+            raise ValueError(f"{root} holds no measurement to collect; run specdec bench --out and summarise.py first.")
 
     def points(self) -> list[Row]:
         return [
-            {"work": work, "method": name, "source": source, "measured": record["environment"]["date"][:16]}
-            for source, record in self._records.items()
-            for work, groups in _works(record).items()
-            for name in dict.fromkeys(each["name"] for group in groups for each in group)
+            {"work": work, "method": each["name"], "source": source, "measured": entry["date"]}
+            for source, entry in self._entries.items()
+            for work, methods in _works(entry).items()
+            for each in methods
         ]
 
     def measure(self, point: Row) -> Row:
-        return _summary(self._records[point["source"]], point["work"], point["method"])
+        return _row(self._entries[point["source"]], point["work"], point["method"])
 
     def best(self, rows: Sequence[Row]) -> list[Row]:
         """Of this project's methods the one that gains most over the plain loop, for each work of each file."""
@@ -119,12 +109,11 @@ class SpeedupTable:
                 else ""
             )
             + ". Picking the best after the fact flatters a little; all methods are in the table.",
-            "`lower`, `upper`: the 95 % bootstrap interval over prompts, or, where `groups` > 1, the lowest and the "
-            "highest group of prompts (the ratio is then their median). `vs_hf`: over transformers' `generate`. "
+            "`lower`, `upper`: the 95 % bootstrap interval over prompts. `vs_hf`: over transformers' `generate`. "
             "Commands:",
             "\n".join(
-                f"- [{source}](../{source}): `{record['environment']['command']}`"
-                for source, record in self._records.items()
+                f"- [{source}](../{source.partition('/')[0]}/summary.json): `{entry['command']}`"
+                for source, entry in self._entries.items()
             ),
         ]
         return "\n\n".join(lines)
