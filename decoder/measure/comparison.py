@@ -24,7 +24,7 @@ from decoder.measure.quiet import quiet
 from decoder.measure.statistics import Interval
 from decoder.measure.summary import MethodSummary, summarise
 from decoder.measure.timing import Method, Sample, interleaved
-from decoder.report.tables import markdown_table
+from decoder.report.tables import markdown_table, terminal_table
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class ComparisonReport:
             if each.name == name:
                 return each
         raise ValueError(f"method {name!r} was not run; run were {[each.name for each in self.summaries]}.")
+
+    def table(self) -> str:
+        """A row for each method, for a terminal."""
+        return terminal_table(*_cells(self.summaries))
 
     def markdown(self) -> str:
         """Title, table, notes and environment."""
@@ -85,8 +89,8 @@ def _ratio(interval: Interval | None) -> str:
     return f"{interval.ratio:.2f} ({interval.lower:.2f}-{interval.upper:.2f})"
 
 
-def summary_table(summaries: Sequence[MethodSummary]) -> str:
-    """A Markdown table, a row for each method."""
+def _cells(summaries: Sequence[MethodSummary]) -> tuple[list[str], list[list[object]]]:
+    """Headers, and a row for each method."""
     references = list(dict.fromkeys(name for each in summaries for name in each.speedups))
     headers = ["method", "tokens/s", "quartiles", *[f"× {name}" for name in references]]
     headers += ["acceptance_rate", "alpha", "tokens/iteration", "overhead %", "equal outputs"]
@@ -107,7 +111,12 @@ def summary_table(summaries: Sequence[MethodSummary]) -> str:
                 f"{agreements[0].equal}/{agreements[0].of}" if agreements else "-",
             ]
         )
-    return markdown_table(headers, rows)
+    return headers, rows
+
+
+def summary_table(summaries: Sequence[MethodSummary]) -> str:
+    """A Markdown table, a row for each method."""
+    return markdown_table(*_cells(summaries))
 
 
 def _bar(turns: Iterable[Any], total: int) -> Iterable[Any]:
