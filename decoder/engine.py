@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from decoder.controllers import Experiences, Length
-from decoder.drafters import DRAFTERS, CrossTokenizerDrafter, NoDrafter
+from decoder.drafters import DRAFTERS
+from decoder.drafters.none import NoDrafter
 from decoder.generation import Generation, Setting
 from decoder.keywords import CallOptions, as_ids, check_choices, check_invariant, check_sampling, reject_unknown
-from decoder.models.compiled import CompiledModel
 from decoder.models.hf import CausalModel
-from decoder.models.packed import check_unchanged, packed_copy
+from decoder.models.wrapped import wrapped
 from decoder.prompts import check_ids, encode
 from decoder.randomness import fresh_seed
 from decoder.request import Request, settle
@@ -45,9 +45,7 @@ class Engine:
         self._experiences = Experiences()
 
     def _wrap(self, model: Any, role: str) -> CausalModel:
-        kind = CompiledModel if self.compile else CausalModel
-        model = packed_copy(model, role) if self.packed else model
-        return kind(model, role, *self._vocabulary)
+        return wrapped(model, role, *self._vocabulary, packed=self.packed, compile=self.compile)
 
     def _drafter(self, choice: str | Drafter | None) -> Drafter:
         if isinstance(choice, Drafter):
@@ -60,6 +58,8 @@ class Engine:
     def _make(self, name: str) -> Drafter:
         if name != "crosstokenizer":
             return DRAFTERS[name].for_models(self._target, self._draft)
+        from decoder.drafters.crosstokenizer import CrossTokenizerDrafter
+
         own = self.draft if self._draft is None else self._draft.model  # packed or not
         recipe = CrossTokenizerDrafter(own, self.tokenizer, self.draft_tokenizer)
         return recipe.bind(self._target, self._draft)
@@ -109,6 +109,8 @@ class Engine:
         check_choices(options.get("drafter"), verifier, seed)
         check_sampling(sampling, verifier)
         if self.packed:
+            from decoder.models.packed import check_unchanged
+
             check_unchanged(self._target.model)
         drafter = self.drafter if options.get("drafter") is None else self._drafter(options["drafter"])
         if options.get("invariant"):
@@ -128,8 +130,7 @@ class Engine:
         """The batches of a call. Models outside the tested families, and calls whose forwards must keep one shape, run
         one row at a time; rows of different lengths run apart where a processor counts positions."""
         size = request.options.get("batch_size", 16)
-        drafter_model = getattr(setting.drafter, "model", None)
-        together = setting.target.can_batch and getattr(drafter_model, "can_batch", True)
+        together = setting.target.can_batch and setting.drafter.can_batch
         if not together or request.options.get("invariant"):
             size = 1
         numbers: list[int] = []

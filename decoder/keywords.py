@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from transformers import GenerationConfig
 
 from decoder.drafters import DRAFTERS
+from decoder.models.fixed import INVARIANT_K
 from decoder.randomness import SOURCES
 from decoder.types import Drafter
 from decoder.verify import VERIFIERS
@@ -85,9 +86,6 @@ def check_sampling(sampling: Any, verifier: Any) -> None:
             f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
             "use verifier='auto', or sampling='rejection'."
         )
-
-
-INVARIANT_K = 8  # the longest draft that `invariant=True` leaves room for
 
 
 def check_invariant(k: Any, attention: str) -> None:

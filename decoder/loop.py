@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from decoder.ragged import ragged
 from decoder.readout import Read, read_verdict
 from decoder.types import (
     Clock,
@@ -89,10 +90,6 @@ class Parts:
     in_order: bool = False
 
 
-def _nothing(rows: int) -> Draft:
-    return Draft(torch.zeros(rows, 0, dtype=torch.long), [0] * rows)
-
-
 def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
     """Generate until every row has finished, yielding a `Step` a round.
 
@@ -106,7 +103,7 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         began = time.perf_counter() - carried_s
         contexts = [row.tokens for row in live]
         if index == 0:
-            k, draft = 0, _nothing(len(live))
+            k, draft = 0, Draft.nothing(len(live))
             draft_lap: Lap | None = _start(live, parts)
         else:
             k = parts.controller.next_length()
@@ -146,7 +143,7 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit."""
     counts = [max(0, min(k, row.room() - 1)) for row in live]
     if not any(counts):
-        return _nothing(len(live)), None
+        return Draft.nothing(len(live)), None
     mark = parts.draft_clock.start()
     draft = parts.drafter.propose(contexts, counts)
     assert draft.tokens.shape[0] == len(live) and all(
@@ -178,13 +175,11 @@ def _learn(contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, part
 def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSession) -> Tensor:
     """Target logits [B, K+1, V] after the last committed token and after every drafted one."""
     starts = [min(have, len(context) - 1) for have, context in zip(target.lengths, contexts, strict=True)]
-    unseen = [list(context[start:]) for start, context in zip(starts, contexts, strict=True)]
-    width = max(map(len, unseen))
-    padded = [tokens + [0] * (width - len(tokens)) for tokens in unseen]
-    known = torch.tensor(padded, dtype=torch.long)  # [B, m]
+    unseen = [context[start:] for start, context in zip(starts, contexts, strict=True)]
+    known = ragged(unseen)  # [B, m]
     if draft.tokens.shape[1] == 0:
         return target.feed(known, starts, [len(tokens) - 1 for tokens in unseen])
-    assert width == 1, "only the prefill feeds more than the last committed token"
+    assert known.shape[1] == 1, "only the prefill feeds more than the last committed token"
     return target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)
 
 

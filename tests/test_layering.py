@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "decoder"
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
     (0, ["checks", "types"]),
-    (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
+    (1, ["clock", "files", "ragged", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
     (3, "loop readout drafters keywords settings processors request prompts generation engine".split()),
     (3, ["streaming", "hf_generate", "measure"]),
