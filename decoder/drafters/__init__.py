@@ -29,8 +29,12 @@ class _Registry(Mapping[str, type[Drafter]]):
         self.classes = classes
 
     def __getitem__(self, name: str) -> type[Drafter]:
-        found: type[Drafter] = getattr(import_module(f"decoder.drafters.{name}"), self.classes[name])
+        kind = self.classes[name]
+        found: type[Drafter] = getattr(import_module(f"decoder.drafters.{name}"), kind)
         return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.classes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.classes)

@@ -265,33 +265,29 @@ def attention_mask(
     return seen[:, None]
 
 
-def cache_argument(model: Any) -> str:
-    """The name under which this model's forward takes its cache."""
+def cache_argument(model: Any) -> str | None:
+    """The name under which this model's forward takes its cache; None where it takes none."""
     names = inspect.signature(model.forward).parameters
-    for name in ("cache", "past_key_values"):
-        if name in names:
-            return name
-    raise ValueError(
-        f"{type(model).__name__}.forward takes neither cache nor past_key_values, so its state cannot be rolled back; "
-        "use a decoder-only attention model."
-    )
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 
 def check_rollback(model: Any, role: str) -> None:
     """Refuse, before anything runs, a model whose state is not addressed by position.
 
     Raises:
-        ValueError: encoder-decoder models; recurrent, convolutional or otherwise stateful models.
+        ValueError: encoder-decoder models; recurrent, convolutional or otherwise stateful models; models whose forward
+            takes no cache.
     """
     config = model.config.get_text_config(decoder=True)
     kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{kind} is an encoder-decoder model; speculative decoding here needs a decoder-only model.")
     unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if getattr(model, "_is_stateful", False) or unknown:
-        why = f"layers of type {unknown}" if unknown else "recurrent state"
+    stateful = getattr(model, "_is_stateful", False)
+    if stateful or unknown or cache_argument(model) is None:
+        other = "recurrent state" if stateful else "a forward without a cache argument"
+        why = f"layers of type {unknown}" if unknown else other
         raise ValueError(
             f"{kind} has {why}, whose state cannot be rolled back after a rejected draft; "
             "use a model with full or sliding-window attention only, or transformers' own generate()."
         )
-    cache_argument(model)

@@ -110,7 +110,7 @@ class CausalModel:
             and not self._windowed
             and model.config._attn_implementation == "sdpa"
         )
-        self._cache_name = cache_argument(model)
+        self._cache_name = str(cache_argument(model))  # there is one, says `check_rollback`
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
