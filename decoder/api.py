@@ -1,30 +1,38 @@
-"""L4: `SpeculativeDecoder`: text in, result out."""
+"""`SpeculativeDecoder`: text in, result out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from tqdm.auto import tqdm
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
-from decoder.controllers import Length, check_length
-from decoder.engine import Engine
-from decoder.generation import Generation
-from decoder.hf_generate import request_from_library
-from decoder.keywords import CallOptions, check_choices
-from decoder.measure.measurable import Measurable
+from decoder.asked.building import Loaded, Named, load, takes
+from decoder.asked.hf_generate import request_from_transformers
+from decoder.asked.options import CallOptions
+from decoder.asked.request import Request, own_eos
+from decoder.controllers import Experiences, Length, check_length
+from decoder.drafters import DRAFTERS, NoDrafter
+from decoder.generation import Generation, Run
 from decoder.models.hf import CausalModel
-from decoder.processors import check_one_row
-from decoder.prompts import check_ids
+from decoder.models.wrapped import check_unchanged, wrapped
 from decoder.results import GenerationResult
-from decoder.settings import Loaded, Named, load, takes
 from decoder.streaming import TextStream
+from decoder.text import valid_ids
+from decoder.types import Drafter
+
+if TYPE_CHECKING:
+    from decoder.measure.advice import Advice
+    from decoder.measure.profile import Profile
+
+Chat = Sequence[Mapping[str, Any]]  # messages with "role" and "content"
 
 
-class SpeculativeDecoder(Engine, Measurable):
+class SpeculativeDecoder:
     """Wraps a target and a drafter; returns the target's own distribution, sooner.
 
     target_model_name, draft_model_name: a hub name, a folder, a loaded model, or "tiny" for the bundled pair (the
@@ -68,103 +76,170 @@ class SpeculativeDecoder(Engine, Measurable):
         self._assemble(given)
         return self
 
+    def _assemble(self, given: Loaded) -> None:
+        self.target, self.draft, self.tokenizer = given.target, given.draft, given.tokenizer
+        self.draft_tokenizer = given.draft_tokenizer  # set where it is not the target's
+        self.params, self.verifier = given.params, given.verifier
+        self.seed = given.seed
+        self.sampling: str = given.sampling
+        self.compile, self.packed = given.compile, given.packed
+        head = int(given.target.get_output_embeddings().weight.shape[0])
+        size, missing = (head, []) if given.tokenizer is None else valid_ids(given.tokenizer)
+        size = min(size, head)
+        self._vocabulary = (size, [token for token in missing if token < size])
+        how = {"packed": given.packed, "compile": given.compile}
+        self.target_model = wrapped(given.target, "target", self._vocabulary, **how)
+        self.draft_model = None if given.draft is None else wrapped(given.draft, "draft", self._vocabulary, **how)
+        self._named: dict[str, Drafter] = {}
+        self._experiences = Experiences()
+        self.drafter = self.drafter_for(given.drafter)
+
+    def drafter_for(self, choice: str | Drafter | None) -> Drafter:
+        """The drafter that a name stands for here, or an object bound to these models; None is the default's."""
+        if isinstance(choice, Drafter):
+            return choice.bind(self.target_model, self.draft_model)
+        name = choice if choice is not None else "model" if self.draft_model is not None else "ngram"
+        if name not in self._named:  # made once: a quantised draft takes its time
+            self._named[name] = DRAFTERS[name].for_decoder(self)
+        return self._named[name]
+
     # ---- generating ----
+
+    @overload
+    def generate(self, prompt: str | Chat, *, k: Length = 4, **options: Unpack[CallOptions]) -> GenerationResult: ...
+    @overload
+    def generate(
+        self, prompt: list[str], *, k: Length = 4, **options: Unpack[CallOptions]
+    ) -> list[GenerationResult]: ...
+    @overload
+    def generate(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> Any: ...
 
     def generate(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> Any:
         """Generate with speculation: one `GenerationResult`, or a list in order for a list of prompts.
 
         prompt: a string, chat messages, a 1-D or 2-D tensor of ids, or a list of prompts (a ragged batch).
-        k: drafted tokens a round; 0 is plain decoding; "auto" follows measurements (docs/never-slower.md).
-        options: see `decoder.request.CallOptions`; transformers' names with transformers' meanings.
+        k: drafted tokens per round; 0 is plain decoding; "auto" follows measurements (docs/never-slower.md).
+        options: see `decoder.asked.options.CallOptions`; transformers' names with transformers' meanings.
+            `num_return_sequences` above 1 gives a list, `return_dict_in_generate=True` transformers' own output class.
 
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy, before any model runs.
         """
-        check_length(k)
-        return self._call(prompt, options, k, "generate")
+        return self._answer(Request.of(prompt, options, check_length(k), "generate", self))
+
+    @overload
+    def generate_baseline(
+        self, prompt: str | Chat, *, k: Length = 0, **options: Unpack[CallOptions]
+    ) -> GenerationResult: ...
+    @overload
+    def generate_baseline(
+        self, prompt: list[str], *, k: Length = 0, **options: Unpack[CallOptions]
+    ) -> list[GenerationResult]: ...
+    @overload
+    def generate_baseline(self, prompt: Any, *, k: Length = 0, **options: Unpack[CallOptions]) -> Any: ...
 
     def generate_baseline(self, prompt: Any, *, k: Length = 0, **options: Unpack[CallOptions]) -> Any:
-        """Plain decoding of the target through the same loop: the yardstick.
+        """Plain decoding of the target through the same loop: what speculation is compared with.
 
         Same arguments as `generate`, so that a call can be repeated as it is; `k` and `drafter` are checked, and
         nothing is drafted.
         """
         check_length(k)
-        check_choices(options.pop("drafter", None), "auto", None)
-        return self._call(prompt, options, 0, "generate_baseline")
+        return self._answer(replace(Request.of(prompt, options, 0, "generate_baseline", self), drafter=None))
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
         check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
-        rows, many = self._encode(prompt, options, "stream")
-        request = self._settle(rows, options, "stream")
-        if many or request.options.get("num_return_sequences", 1) != 1:
+        request = Request.of(prompt, options, k, "stream", self)
+        if request.many:
             raise ValueError("stream() takes one prompt and num_return_sequences=1; use generate() for several.")
-        for name in ("return_dict_in_generate", "progress"):
-            if request.options.get(name):
+        for name, asked in (("return_dict_in_generate", request.return_dict), ("progress", request.progress)):
+            if asked:
                 raise ValueError(
                     f"{name}=True does not go with stream(), whose result is its `result`; use generate()."
                 )
-        generation = Generation(self._setting(options, k), request, rows, [0])
-        return TextStream(generation, self.tokenizer, request.stop_strings)
-
-    def _call(self, prompt: Any, options: CallOptions, k: Length, where: str) -> Any:
-        rows, many = self._encode(prompt, options, where)
-        request = self._settle(rows, options, where)
-        options = request.options
-        copies = options.get("num_return_sequences", 1) or 1
-        rows = [row for row in rows for _ in range(copies)]
-        many = many or copies > 1
-        for name in ("streamer", "cache", "return_cache"):
-            if options.get(name) and len(rows) > 1:
-                raise ValueError(f"{name}= goes with one prompt, not {len(rows)}; call once per prompt.")
-        check_one_row(request.given, len(rows))
-        setting = self._setting(options, k)
-        results: list[GenerationResult] = []
-        with tqdm(total=len(rows), disable=not (options.get("progress") and len(rows) > 1), unit="prompt") as bar:
-            for generation in self._generations(rows, request, setting):
-                self._consume(generation, options, len(rows) == 1)
-                results += generation.results()
-                bar.update(len(generation.rows))
-        if options.get("return_dict_in_generate"):
-            return GenerateDecoderOnlyOutput(sequences=self._sequences(results, options))
-        return results if many else results[0]
-
-    @staticmethod
-    def _consume(generation: Generation, options: CallOptions, alone: bool) -> None:
-        """Run to the end, with a bar over the tokens when one long text is all there is."""
-        total = generation.rows[0].limits.max_new_tokens
-        with tqdm(total=total, disable=not (options.get("progress") and alone), unit="token") as bar:
-            for step in generation.steps():
-                bar.update(len(step.rows[0].emitted))
-
-    def _sequences(self, results: Sequence[GenerationResult], options: CallOptions) -> torch.Tensor:
-        """Prompt and new ids of all rows, padded on the right: [B, L]."""
-        wanted = (options.get("pad_token_id"), getattr(self.tokenizer, "pad_token_id", None), *self._own_eos(), 0)
-        pad = next(token for token in wanted if token is not None)
-        rows = [torch.tensor(result.prompt_token_ids + result.token_ids) for result in results]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+        return TextStream(Generation(self.run_for(request), request), self.tokenizer, request.stop_strings)
 
     def __call__(self, model: Any, input_ids: torch.Tensor, **passed: Any) -> Any:
         """The hook of `model.generate(..., custom_generate=spec)`: this decoder's drafter drafts for `model`.
 
         Sampling follows the call's generation_config; returns ids [B, L] padded on the right.
         """
-        target = self._target if model is self.target else CausalModel(model, "target", *self._vocabulary)
+        target = self.target_model if model is self.target else CausalModel(model, "target", *self._vocabulary)
         head, size = target.head_size, self._vocabulary[0]
         if head < size or (self.tokenizer is None and head != size):
             raise ValueError(
                 f"custom_generate: this decoder serves a vocabulary of {size} ids, but the model's head has {head}; "
                 "build the decoder from a model of the same family, with its tokenizer."
             )
-        rows, request, output = request_from_library(model, input_ids, passed, target.context_length)
-        check_ids(rows, target.embedding_size)
-        check_one_row(request.built, len(rows))
-        setting = self._setting({}, output.k, target)
-        sequences: list[GenerationResult] = []
-        for generation in self._generations(rows, request, setting):
-            self._consume(generation, {}, False)
-            sequences += generation.results()
-        return output.pack([result.token_ids for result in sequences])
+        request, output = request_from_transformers(input_ids, passed, target, self)
+        results = [result for batch in self._batches(request, target) for result in batch]
+        return output.pack([result.token_ids for result in results])
+
+    # ---- measuring ----
+
+    def profile(self, prompt: Any, **options: Any) -> Profile:
+        """Where the time of `generate(prompt, ...)` goes: see `decoder.measure.measurable.profile`."""
+        from decoder.measure.measurable import profile
+
+        return profile(self, prompt, **options)
+
+    def advise(self, prompts: Any, **options: Any) -> Advice:
+        """Whether to speculate on prompts like these, and how: see `decoder.measure.measurable.advise`."""
+        from decoder.measure.measurable import advise
+
+        return advise(self, prompts, **options)
+
+    # ---- from a request to results ----
+
+    def run_for(self, request: Request, target: CausalModel | None = None) -> Run:
+        """The models and parts that this decoder lends to a call."""
+        if self.packed:
+            check_unchanged(self.target_model)
+        drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
+        controller = self._experiences.controller(request.k, request.drafter or self.drafter, reads=drafter.reads)
+        return Run(
+            target=target or self.target_model,
+            drafter=drafter.deferred() if request.k == "auto" else drafter if request.k else NoDrafter(),
+            controller=controller,
+            tokenizer=self.tokenizer,
+        )
+
+    def _answer(self, request: Request) -> Any:
+        results: list[GenerationResult] = []
+        several = len(request.rows) > 1
+        with tqdm(total=len(request.rows), disable=not (request.progress and several), unit="prompt") as bar:
+            for batch in self._batches(request):
+                results += batch
+                bar.update(len(batch))
+        if request.return_dict:
+            return GenerateDecoderOnlyOutput(sequences=self._sequences(results, request))
+        return results if request.many else results[0]
+
+    def _batches(self, request: Request, target: CausalModel | None = None) -> Iterator[list[GenerationResult]]:
+        """The results of a call, batch by batch, in order.
+
+        Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time; rows of
+        different lengths run apart where a processor counts positions.
+        """
+        run = self.run_for(request, target)
+        together = run.target.can_batch and run.drafter.can_batch and not request.invariant
+        numbers: list[int] = []
+        for number, row in enumerate(request.rows):
+            numbers.append(number)
+            following = request.rows[number + 1] if number + 1 < len(request.rows) else None
+            apart = request.counts_positions and following is not None and len(following) != len(row)
+            if following is None or len(numbers) == (request.batch_size if together else 1) or apart:
+                generation = Generation(run, request.for_row(numbers[0]), numbers)
+                generation.finish()
+                yield generation.results()
+                numbers = []
+
+    def _sequences(self, results: Sequence[GenerationResult], request: Request) -> torch.Tensor:
+        """Prompt and new ids of all rows, padded on the right: [B, L]."""
+        wanted = (request.pad_token_id, getattr(self.tokenizer, "pad_token_id", None), *own_eos(self), 0)
+        pad = next(token for token in wanted if token is not None)
+        rows = [torch.tensor(result.prompt_token_ids + result.token_ids) for result in results]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)

@@ -20,6 +20,7 @@ from transformers.utils import logging as library_logging
 
 from decoder.api import SpeculativeDecoder
 from decoder.arguments import build_parser
+from decoder.asked.prompts import encode
 from decoder.bench.measure import Report, compare
 from decoder.bench.methods import Plan, label
 from decoder.bench.prediction import predict
@@ -27,7 +28,6 @@ from decoder.bench.prompts import as_ids, read_prompts
 from decoder.drafters import ModelDrafter
 from decoder.files import beside, write_text
 from decoder.measure.statistics import Interval
-from decoder.prompts import encode
 from decoder.report import coloured, comparison, legend, metrics, styled, terminal_table, visible, wants_colour
 from decoder.report.page import html_report, write_html
 from decoder.results import GenerationResult

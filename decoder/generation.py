@@ -1,4 +1,4 @@
-"""L3: one call under way: rows and parts are put together, steps are consumed, results are folded.
+"""One call under way: rows and parts are put together, steps are consumed, results are folded.
 
 `generate`, `generate_baseline`, `stream` and `custom_generate` all make a `Generation`; none has a loop of its own.
 """
@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
+from decoder.asked.processors import keeps_state, moved
+from decoder.asked.request import Request
 from decoder.clock import clock_for
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
-from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
-from decoder.processors import keeps_state, moved
+from decoder.models.wrapped import opened
 from decoder.randomness import SOURCES
-from decoder.request import Request
 from decoder.results import GenerationResult, row_rounds
 from decoder.text import StopStrings, cut_at_stop, new_text
-from decoder.types import Controller, Drafter, Limits, ModelSession, Step, Verifier
+from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
 
@@ -81,32 +82,26 @@ class TurnCache:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Run:
     """What a decoder lends to a call."""
 
     target: CausalModel
     drafter: Drafter
-    verifier: str | Verifier
     controller: Controller
     tokenizer: Any = None
-    seed: int = 0
-    sampling: str = "rejection"
 
 
 class Generation:
-    """One batch of prompts being generated.
+    """One batch of a request being generated.
 
-    prompts: token ids; numbers: their numbers within the call, which choose the random streams.
+    numbers: which of the request's rows these are; they choose the random streams. All by default.
     """
 
-    def __init__(
-        self, setting: Setting, request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int]
-    ) -> None:
+    def __init__(self, run: Run, request: Request, numbers: Sequence[int] | None = None) -> None:
         began = time.perf_counter()
-        self._setting, self._request = setting, request
-        self._numbers = list(numbers)
-        self.rows = [self._row(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
-        self._turn = self._given_cache(request.options.get("cache"))
+        self._run, self._request = run, request
+        self.rows = [self._row(number) for number in (range(len(request.rows)) if numbers is None else numbers)]
+        self._turn = self._given_cache(request.cache)
         self._steps: list[Step] = []
         self.text_s = 0.0  # time spent on text while streaming
         self._parts: Parts | None = None
@@ -117,28 +112,28 @@ class Generation:
             return None
         if not isinstance(cache, TurnCache):
             raise TypeError(f"cache= of type {type(cache).__name__} must be the `cache` of an earlier result.")
-        if cache.target.model is not self._setting.target.model:
+        if cache.target.model is not self._run.target.model:
             raise ValueError("cache= holds the state of another target model; give it to the decoder that made it.")
         return cache
 
-    def _row(self, prompt: Sequence[int], number: int) -> Row:
-        new, total = self._request.limits_for(len(prompt), self._setting.target.context_length)
-        stops: list[StopRule] = [criterion(rule, self._setting.target.device) for rule in self._request.criteria]
+    def _row(self, number: int) -> Row:
+        prompt = self._request.rows[number]
+        stops: list[StopRule] = [criterion(rule, self._run.target.device) for rule in self._request.criteria]
         if self._request.stop_strings:
-            stops.append(StopStrings(self._setting.tokenizer, self._request.stop_strings, prompt))
-        return Row(number, list(prompt), len(prompt), Limits(new, total, self._request.eos), stops)
+            stops.append(StopStrings(self._run.tokenizer, self._request.stop_strings, prompt))
+        return Row(number, list(prompt), len(prompt), self._request.limits[number], stops)
 
     def _verifier(self) -> Verifier:
         if self._request.params.greedy:
             return GreedyVerifier()
-        if self._setting.sampling == "gumbel":
+        if self._request.sampling == "gumbel":
             return MatchVerifier()
-        chosen = self._setting.verifier
+        chosen = self._request.verifier
         return VERIFIERS[chosen]() if isinstance(chosen, str) else chosen
 
     def _assemble(self) -> Parts:
-        setting, request, turn = self._setting, self._request, self._turn
-        drafter = setting.drafter
+        own, request, turn = self._run, self._request, self._turn
+        drafter = own.drafter
         in_order = any(keeps_state(processor) for processor in request.processors)
         draft_device = torch.device(drafter.device)
         if in_order:
@@ -147,28 +142,24 @@ class Generation:
             drafter = drafter.with_cache(turn.draft)
         warp = Warper(request.params, request.processors)
         limit = max(row.limits.max_length for row in self.rows)
-        opened = (len(self.rows), limit, turn.target if turn else None)
-        target: ModelSession = (
-            FixedWidthSession.open(setting.target, *opened)
-            if request.options.get("invariant")
-            else setting.target.open(*opened)
-        )
+        held = turn.target if turn else None
+        target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
         return Parts(
             target=target,
             drafter=drafter.attach(target),
             verifier=self._verifier(),
-            controller=setting.controller,
+            controller=own.controller,
             warp=warp,
             draft_warp=Warper(request.params) if in_order else self._draft_warp(warp, draft_device),
-            random=SOURCES[setting.sampling](setting.seed, self._numbers),
-            target_clock=clock_for(setting.target.device),
+            random=SOURCES[request.sampling](request.seed, [row.number for row in self.rows]),
+            target_clock=clock_for(own.target.device),
             draft_clock=clock_for(draft_device),
             in_order=in_order,
         )
 
     def _draft_warp(self, warp: Warper, device: torch.device) -> Warper:
         """The same warper; with processors whose tensors are on the draft's device, where that is another one."""
-        if device == torch.device(self._setting.target.device) or not warp.processors:
+        if device == torch.device(self._run.target.device) or not warp.processors:
             return warp
         return Warper(warp.params, [moved(processor, device) for processor in warp.processors])
 
@@ -182,7 +173,7 @@ class Generation:
                 raise
             longest = max(len(row.tokens) for row in self.rows)
             raise type(error)(
-                f"out of memory on {self._setting.target.device} with {len(self.rows)} rows of up to {longest} tokens "
+                f"out of memory on {self._run.target.device} with {len(self.rows)} rows of up to {longest} tokens "
                 f"({str(error).splitlines()[0] if str(error) else 'no detail'}); lower batch_size or max_new_tokens, "
                 "use dtype='bfloat16', or load with max_memory= and offload_folder=."
             ) from error
@@ -195,7 +186,7 @@ class Generation:
         """
         if self._parts is not None:
             raise ValueError("this stream has been read already; see its result, or call stream() again.")
-        streamer = self._request.options.get("streamer")
+        streamer = self._request.streamer
         if streamer is not None:
             streamer.put(torch.tensor([self.rows[0].tokens]))
         with self._reserved_cache():
@@ -219,6 +210,14 @@ class Generation:
         if streamer is not None:
             streamer.end()
 
+    def finish(self) -> None:
+        """Run to the end, with a bar over the tokens when one long text is all there is."""
+        alone = len(self._request.rows) == 1
+        total = self.rows[0].limits.max_new_tokens
+        with tqdm(total=total, disable=not (self._request.progress and alone), unit="token") as bar:
+            for step in self.steps():
+                bar.update(len(step.rows[0].emitted))
+
     @contextmanager
     def _reserved_cache(self) -> Iterator[None]:
         turn = self._turn
@@ -241,8 +240,8 @@ class Generation:
         rounds = row_rounds(self._steps, row.number)
         prompt, new = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
         text = full_text = ""
-        if self._setting.tokenizer is not None:
-            text, full_text = new_text(self._setting.tokenizer, prompt, new)
+        if self._run.tokenizer is not None:
+            text, full_text = new_text(self._run.tokenizer, prompt, new)
             before = full_text[: len(full_text) - len(text)]
             text = cut_at_stop(text, self._request.stop_strings, before)
             full_text = before + text
@@ -256,8 +255,8 @@ class Generation:
             wall_s=wall_s + time.perf_counter() - began,
             steps=rounds,
             lossless=self._parts.verifier.lossless,
-            tokenizer=self._setting.tokenizer,
-            cache=self._kept_cache(row) if self._request.options.get("return_cache") else None,
+            tokenizer=self._run.tokenizer,
+            cache=self._kept_cache(row) if self._request.return_cache else None,
         )
 
     def _kept_cache(self, row: Row) -> TurnCache:

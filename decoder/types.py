@@ -21,15 +21,15 @@ from decoder.checks import at_least, in_range, number
 class SamplingParams:
     """How a distribution is warped before a token is taken from it.
 
-    Applied in this order: temperature, top-k, top-p, min-p (transformers' order).
+    Applied in transformers' order: temperature, top-k, top-p, min-p.
 
-    temperature: >= 0; 0 is greedy decoding.  top_k: >= 0; 0 keeps all.
-    top_p: (0, 1]; 1 keeps all.               min_p: [0, 1]; 0 keeps all.
+    temperature: >= 0; 0 is greedy decoding.  top_p: (0, 1]; 1 keeps all.
+    top_k: >= 0; 0 keeps all.                 min_p: [0, 1]; 0 keeps all.
     """
 
     temperature: float = 1.0
+    top_p: float = 0.9
     top_k: int = 0
-    top_p: float = 1.0
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
@@ -250,6 +250,11 @@ class Drafter:
     def for_models(cls, target: Any, draft: Any) -> Drafter:
         """The recipe that a name stands for; `draft` is None without a draft model."""
         return cls()
+
+    @classmethod
+    def for_decoder(cls, decoder: Any) -> Drafter:
+        """The recipe that a name stands for in a `SpeculativeDecoder`: for drafts that need more than its models."""
+        return cls.for_models(decoder.target_model, decoder.draft_model)
 
     def bind(self, target: Any, draft: Any) -> Drafter:
         """The recipe for these models, as a decoder is given the drafter: for drafts made out of the target."""

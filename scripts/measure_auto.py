@@ -68,13 +68,13 @@ def methods(setup: Setup, plan: Plan, lengths: Sequence[int], thresholds: Sequen
     device = torch.device(spec.target.device)
 
     def decoder(draft: Any) -> SpeculativeDecoder:
-        return SpeculativeDecoder.from_models(spec._target.model, draft, tokenizer=spec.tokenizer)
+        return SpeculativeDecoder.from_models(spec.target_model.model, draft, tokenizer=spec.tokenizer)
 
     found: list[Any] = [OwnMethod("baseline", spec, plan)]
     found += [OwnMethod(f"k={k}", spec, plan, k) for k in lengths]
     found += [
         OwnMethod("auto", spec, plan, "auto"),
-        FreshDecoder("auto, fresh", lambda: decoder(spec._draft.model), plan, device),
+        FreshDecoder("auto, fresh", lambda: decoder(spec.draft_model.model), plan, device),
         OwnMethod("auto, hopeless draft", decoder(hopeless), plan, "auto"),
         FreshDecoder("auto, hopeless draft, fresh", lambda: decoder(hopeless), plan, device),
     ]

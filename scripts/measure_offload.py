@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.target, dtype=options.dtype, device_map=layers_to_disk(inside), offload_folder=folder
         ).eval()
         spec = SpeculativeDecoder.from_models(target, tokenizer=load_tokenizer("--target", options.target))
-        draft = CausalModel(quantized_copy(inside, options.bits), "draft", spec._target.vocab_size)
+        draft = CausalModel(quantized_copy(inside, options.bits), "draft", spec.target_model.vocab_size)
         report = compare(
             spec,
             as_ids(spec, OWN_PROMPTS[: options.limit]),
-            Plan(options.max_new_tokens, SamplingParams(options.temperature)),
+            Plan(options.max_new_tokens, SamplingParams(options.temperature, top_p=1.0)),
             drafts=[(ModelDrafter(draft), k) for k in options.k],
             title=f"Layers on disk, int{options.bits} copy in memory as draft, T = {options.temperature:g}",
             repeats=options.repeats,

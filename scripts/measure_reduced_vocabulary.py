@@ -141,12 +141,12 @@ class Measurement:
                 f"--rank-on {options.rank_on} leaves nothing to rank on or to measure in {len(prompts)} prompts."
             )
         self.spec, self.options = spec, options
-        self.whole = spec._target.vocab_size
+        self.whole = spec.target_model.vocab_size
         self.rows = {row["tokens"]: row for row in rows}
         for size in {min(size, self.whole) for size in options.sizes} | {self.whole}:
             self.rows.setdefault(size, {"tokens": size})
         made = options.draft in MADE_OF_TARGET
-        self.draft = spec._drafter(options.draft).model if made else spec._draft
+        self.draft = spec.drafter_for(options.draft).model if made else spec.draft_model
 
     def lacking(self, name: str) -> list[Row]:
         return [row for _, row in sorted(self.rows.items()) if name not in row]
@@ -155,7 +155,7 @@ class Measurement:
         if row["tokens"] == self.whole:
             return ModelDrafter(self.draft)
         recipe = ReducedVocabularyDrafter(ranked[: row["tokens"]], draft=self.draft)
-        return recipe.bind(self.spec._target, None)
+        return recipe.bind(self.spec.target_model, None)
 
     def answers(self, prompts: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
         """(prompt, the target's greedy continuation), as ids."""
@@ -179,7 +179,7 @@ class Measurement:
         models = [self.drafter(row, range(self.whole)).model for row in rows]  # which tokens does not matter here
         context = list(self.spec.generate(self.measured[0], k=0, max_new_tokens=1).prompt_token_ids)
         widths = [1] * len(models) + [self.options.k + 1]
-        *steps_s, verify_s = step_seconds([*models, self.spec._target], context, widths, self.options.repeats)
+        *steps_s, verify_s = step_seconds([*models, self.spec.target_model], context, widths, self.options.repeats)
         for row, step_s in zip(rows, steps_s, strict=True):
             row |= {"draft_step_s": step_s, "verify_s": verify_s}
 

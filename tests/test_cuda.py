@@ -42,7 +42,7 @@ def test_greedy_text_is_the_library_s(pair: tuple[torch.nn.Module, torch.nn.Modu
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # nothing falls back
 def test_compiled_forwards_replayed_from_cuda_graphs(pair: tuple[torch.nn.Module, torch.nn.Module]) -> None:
     spec = SpeculativeDecoder.from_models(*pair, temperature=0.0, compile=True)
-    target, draft = spec._target, spec._draft
+    target, draft = spec.target_model, spec.draft_model
     assert isinstance(target, CompiledModel) and isinstance(draft, CompiledModel)
     for prompt in (*PROMPTS, *PROMPTS):  # each run has buffers, and so graphs, of its own
         result = spec.generate(prompt, k=3, max_new_tokens=NEW, eos_token_id=None, return_cache=True)

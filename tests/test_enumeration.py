@@ -54,13 +54,13 @@ class Wavering(Drafter):
 
 PENALTY = (RepetitionPenaltyLogitsProcessor(penalty=1.8), NoRepeatNGramLogitsProcessor(2))
 WARPS = {
-    "plain": (SamplingParams(), ()),
-    "temperature": (SamplingParams(temperature=0.6), ()),
-    "top-k": (SamplingParams(top_k=2), ()),
+    "plain": (SamplingParams(top_p=1.0), ()),
+    "temperature": (SamplingParams(temperature=0.6, top_p=1.0), ()),
+    "top-k": (SamplingParams(top_k=2, top_p=1.0), ()),
     "top-p": (SamplingParams(top_p=0.75), ()),
-    "min-p": (SamplingParams(min_p=0.4), ()),
+    "min-p": (SamplingParams(min_p=0.4, top_p=1.0), ()),
     "all four": (SamplingParams(temperature=1.4, top_k=2, top_p=0.95, min_p=0.1), ()),
-    "processors": (SamplingParams(temperature=0.9), PENALTY),
+    "processors": (SamplingParams(temperature=0.9, top_p=1.0), PENALTY),
 }
 SAMPLED = ("good", "poor", "wavering")
 DRAFTERS = (*SAMPLED, "greedy", "ngram", "none")

@@ -56,7 +56,7 @@ def test_same_tokens_whatever_the_drafter_and_k(spec, plain, drafter: str, k: in
 
 
 def test_same_tokens_for_greedy_and_custom_drafts(spec, plain, pair) -> None:
-    for drafter in (ModelDrafter(spec._draft, sample=False), Honest()):
+    for drafter in (ModelDrafter(spec.draft_model, sample=False), Honest()):
         found = spec.generate(PROMPTS, k=3, drafter=drafter, **CALL)
         assert [result.token_ids for result in found] == plain
 

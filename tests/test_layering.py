@@ -14,12 +14,19 @@ LAYERS = [
     (0, ["checks", "types"]),
     (1, ["clock", "files", "ragged", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
-    (3, "loop readout drafters keywords settings processors request prompts generation engine".split()),
-    (3, ["streaming", "hf_generate", "measure"]),
-    (4, ["api"]),
-    (5, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
-    (6, ["__init__"]),
+    (3, ["loop", "readout", "drafters"]),
+    (4, ["asked"]),
+    (5, ["generation"]),
+    (6, ["streaming"]),
+    (7, ["api"]),
+    (8, ["measure"]),
+    (9, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
+    (10, ["__init__"]),
 ]
+LATE = {
+    ("api", "measure"),
+    ("drafters.layersearch", "measure"),
+}  # imported inside two-line methods: what measures a decoder stands above it
 FORBIDDEN = {
     "loop": ["transformers", "decoder.models", "decoder.drafters", "decoder.clock", "decoder.text", "tokenizers"],
     "verify": ["transformers", "decoder.models", "decoder.clock", "time"],
@@ -72,7 +79,7 @@ def test_imports_point_down(path: Path) -> None:
             continue
         target = name.removeprefix("decoder.")
         module = next((c for c in (target, target.rpartition(".")[0]) if c and exists(c)), None)
-        if module is not None:
+        if module is not None and (dotted(path), module.partition(".")[0]) not in LATE:
             assert layer(module) <= own, f"decoder.{dotted(path)} (L{own}) imports {name} (L{layer(module)})"
 
 

@@ -30,7 +30,7 @@ from decoder.types import SamplingParams
 
 FALSE_ALARM, CELLS = 1e-3, 81
 PROMPTS = ((5, 9, 11, 5, 9), (7, 12))
-PARAMS = SamplingParams(temperature=1.3, top_k=3)
+PARAMS = SamplingParams(temperature=1.3, top_k=3, top_p=1.0)
 NEW = 4
 QUICK, LONG = 4096, 16384
 

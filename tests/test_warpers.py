@@ -56,18 +56,18 @@ def scores_of(kind: str, vocab: int, dtype: torch.dtype) -> Tensor:
 
 
 PARAMS = [
-    SamplingParams(),
-    SamplingParams(temperature=0.3),
-    SamplingParams(temperature=3.0),
-    SamplingParams(top_k=1),
-    SamplingParams(top_k=5),
-    SamplingParams(top_k=100_000),
+    SamplingParams(top_p=1.0),
+    SamplingParams(temperature=0.3, top_p=1.0),
+    SamplingParams(temperature=3.0, top_p=1.0),
+    SamplingParams(top_k=1, top_p=1.0),
+    SamplingParams(top_k=5, top_p=1.0),
+    SamplingParams(top_k=100_000, top_p=1.0),
     SamplingParams(top_p=1e-6),
     SamplingParams(top_p=0.5),
     SamplingParams(top_p=0.9),
     SamplingParams(top_p=0.999),
-    SamplingParams(min_p=0.05),
-    SamplingParams(min_p=1.0),
+    SamplingParams(min_p=0.05, top_p=1.0),
+    SamplingParams(min_p=1.0, top_p=1.0),
     SamplingParams(temperature=0.7, top_k=20, top_p=0.9, min_p=0.02),
     SamplingParams(temperature=1.7, top_k=3, top_p=0.8),
     SamplingParams(top_p=0.9, min_p=0.1),
@@ -102,7 +102,7 @@ def test_ties(vocab: int, dtype: torch.dtype) -> None:
         kept = [(law > 0).sum(-1).tolist() for law in (warped_probs(scores, params), oracle(scores, params))]
         assert kept[0] == kept[1]
     equal = torch.zeros(2, vocab, dtype=dtype)
-    kept = warped_probs(equal, SamplingParams(top_k=3)) > 0
+    kept = warped_probs(equal, SamplingParams(top_k=3, top_p=1.0)) > 0
     assert kept.sum(-1).tolist() == [vocab, vocab]
 
 
@@ -131,7 +131,7 @@ def test_rows_that_need_the_whole_sort_do_not_change_their_neighbours() -> None:
 
 def test_leading_dimensions_are_kept() -> None:
     scores = torch.randn(2, 3, 40, dtype=torch.float64)
-    params = SamplingParams(0.8, 12, 0.9, 0.01)
+    params = SamplingParams(0.8, 0.9, 12, 0.01)
     found = warped_probs(scores, params)
     assert found.shape == scores.shape
     torch.testing.assert_close(found[1, 2], warped_probs(scores[1, 2:3], params)[0])
@@ -140,14 +140,14 @@ def test_leading_dimensions_are_kept() -> None:
 def test_input_is_not_changed() -> None:
     scores = torch.randn(2, 300)
     before = scores.clone()
-    warped_probs(scores, SamplingParams(0.8, 12, 0.9, 0.01))
+    warped_probs(scores, SamplingParams(0.8, 0.9, 12, 0.01))
     assert torch.equal(scores, before)
 
 
 class TestWarper:
     def test_widens_half_precision_before_anything_else(self) -> None:
         logits = torch.randn(1, 2, 50).bfloat16()
-        warper = Warper(SamplingParams(temperature=0.7))
+        warper = Warper(SamplingParams(temperature=0.7, top_p=1.0))
         scores = warper.scores(logits, [[1]])
         assert scores.dtype == torch.float32 and torch.equal(scores, logits.float())
         assert warper.scores(logits.double(), [[1]]).dtype == torch.float64
@@ -160,12 +160,14 @@ class TestWarper:
             seen.append(ids[0].tolist())
             return scores
 
-        Warper(SamplingParams(), [spy]).scores(torch.randn(2, 3, 5), [[4, 4], [1]], torch.tensor([[2, 3], [0, 1]]))
+        Warper(SamplingParams(top_p=1.0), [spy]).scores(
+            torch.randn(2, 3, 5), [[4, 4], [1]], torch.tensor([[2, 3], [0, 1]])
+        )
         assert seen == [[4, 4], [4, 4, 2], [4, 4, 2, 3], [1], [1, 0], [1, 0, 1]]
 
     def test_processors_run_before_the_warpers(self) -> None:
         penalty = RepetitionPenaltyLogitsProcessor(penalty=1.5)
-        params = SamplingParams(temperature=0.5, top_k=3)
+        params = SamplingParams(temperature=0.5, top_k=3, top_p=1.0)
         logits = torch.randn(1, 1, 9, dtype=torch.float64)
         warper = Warper(params, [penalty])
         found = warper.probs(warper.scores(logits, [[2, 5]]))
@@ -175,7 +177,7 @@ class TestWarper:
     def test_processed_scores_do_not_write_into_the_logits(self) -> None:
         logits = torch.randn(1, 2, 9)
         before = logits.clone()
-        Warper(SamplingParams(), [RepetitionPenaltyLogitsProcessor(penalty=2.0)]).scores(
+        Warper(SamplingParams(top_p=1.0), [RepetitionPenaltyLogitsProcessor(penalty=2.0)]).scores(
             logits, [[2, 5]], torch.tensor([[3]])
         )
         assert torch.equal(logits, before)
@@ -186,6 +188,9 @@ class TestWarper:
 def test_a_temperature_near_zero_is_greedy_and_never_nan(temperature: float, dtype: torch.dtype) -> None:
     """Scores divided by it would overflow, and infinity minus infinity is no probability."""
     scores = scores_of("normal", 50, dtype)
-    for params in (SamplingParams(temperature=temperature), SamplingParams(temperature, top_k=3, top_p=0.9, min_p=0.1)):
+    for params in (
+        SamplingParams(temperature=temperature, top_p=1.0),
+        SamplingParams(temperature, top_k=3, top_p=0.9, min_p=0.1),
+    ):
         found = warped_probs(scores, params)
         assert torch.equal(found, torch.nn.functional.one_hot(scores.argmax(-1), 50).to(dtype))

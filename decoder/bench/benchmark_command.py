@@ -112,8 +112,8 @@ def run(args: argparse.Namespace) -> Report:
 
 def _compiled(spec: SpeculativeDecoder) -> SpeculativeDecoder:
     """The same models, compiled; the warm-up runs pay for it."""
-    target = spec._target.model  # packed once for both, where asked for
-    draft = None if spec._draft is None else spec._draft.model
+    target = spec.target_model.model  # packed once for both, where asked for
+    draft = None if spec.draft_model is None else spec.draft_model.model
     return SpeculativeDecoder.from_models(target, draft, tokenizer=spec.tokenizer, compile=True)
 
 

@@ -103,10 +103,10 @@ def predict(
     Raises:
         ValueError: no draft model, or no runs of 'baseline' among the samples.
     """
-    if spec._draft is None:
+    if spec.draft_model is None:
         raise ValueError("a prediction needs a draft model whose forwards can be timed; give one.")
     prompt = sorted(prompts, key=len)[len(prompts) // 2]
-    models = CausalModel(spec._target.model, "target"), CausalModel(spec._draft.model, "draft")
+    models = CausalModel(spec.target_model.model, "target"), CausalModel(spec.draft_model.model, "draft")
     costs = [forward_cost(model, prompt, repeats=repeats) for model in models]
     plain = after_prompt(samples, "baseline")
     if not plain:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decoder.api import SpeculativeDecoder
-from decoder.prompts import encode
+from decoder.asked.prompts import encode
 
 OWN_PROMPTS = (
     "Once upon a time, in a village at the edge of a great forest, there lived",

@@ -80,6 +80,12 @@ class CrossTokenizerDrafter(Drafter):
             "CrossTokenizerDrafter(draft, target_tokenizer, draft_tokenizer)."
         )
 
+    @classmethod
+    def for_decoder(cls, decoder: Any) -> CrossTokenizerDrafter:
+        own = decoder.draft if decoder.draft_model is None else decoder.draft_model.model  # packed or not
+        recipe = cls(own, decoder.tokenizer, decoder.draft_tokenizer)
+        return recipe.bind(decoder.target_model, decoder.draft_model)
+
     def bind(self, target: Any, draft: Any) -> CrossTokenizerDrafter:
         """Speak of as many ids as the target does."""
         if target.vocab_size == self.vocab_size:

@@ -184,7 +184,7 @@ def search_layers(
             raise TypeError(f"{name}={value!r} must be an integer >= 1.")
         if value < 1:
             raise ValueError(f"{name}={value} must be >= 1.")
-    target: CausalModel = decoder._target
+    target: CausalModel = decoder.target_model
     count = int(target.model.config.get_text_config(decoder=True).num_hidden_layers)
     if count < 2:
         raise ValueError("a search for layers needs a target of at least two layers.")

@@ -72,7 +72,7 @@ class LayerSkipDrafter(ModelDrafter):
         options: those of `decoder.drafters.layersearch.search_layers`.
         """
         found = search_layers(decoder, prompts, subset_model, **options)
-        drafter = cls(found.layers).bind(decoder._target, None)
+        drafter = cls(found.layers).bind(decoder.target_model, None)
         drafter.found = found
         return drafter
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from decoder.generation import Generation, Setting
+from decoder.asked.request import Request
+from decoder.generation import Generation, Run
 from decoder.loop import Parts
 from decoder.measure.forwards import WIDTHS, ForwardCost, forward_cost
 from decoder.measure.ledger import PHASES, Ledger, instrument
 from decoder.measure.timing import synchronise
-from decoder.request import Request
 from decoder.results import GenerationResult
 
 _REFUSED = ("cache", "return_cache", "streamer")
@@ -130,20 +130,20 @@ class _ProfiledGeneration(Generation):
         return instrument(super()._assemble(), self.ledger)
 
 
-def _plain(setting: Setting, request: Request, prompt: Sequence[int]) -> float:
-    device = setting.target.device
+def _plain(run: Run, request: Request) -> float:
+    device = run.target.device
     synchronise(device)
     began = time.perf_counter()
-    for _ in Generation(setting, request, [prompt], [0]).steps():
+    for _ in Generation(run, request).steps():
         pass
     synchronise(device)
     return time.perf_counter() - began
 
 
-def _profiled(setting: Setting, request: Request, prompt: Sequence[int]) -> tuple[Ledger, GenerationResult]:
-    draft_device = getattr(getattr(setting.drafter, "model", None), "device", "cpu")
-    ledger = Ledger([setting.target.device, torch.device(draft_device)])
-    generation = _ProfiledGeneration(setting, request, [prompt], [0])
+def _profiled(run: Run, request: Request) -> tuple[Ledger, GenerationResult]:
+    draft_device = getattr(getattr(run.drafter, "model", None), "device", "cpu")
+    ledger = Ledger([run.target.device, torch.device(draft_device)])
+    generation = _ProfiledGeneration(run, request)
     generation.ledger = ledger
     ledger.begin()
     for _ in generation.steps():
@@ -153,32 +153,32 @@ def _profiled(setting: Setting, request: Request, prompt: Sequence[int]) -> tupl
 
 
 def profile(
-    setting: Setting,
+    run: Run,
     request: Request,
-    prompt: Sequence[int],
     *,
     widths: Sequence[int] = WIDTHS,
     repeats: int = 9,
 ) -> Profile:
-    """Profile one prompt under `setting`; forwards of `widths` tokens are timed `repeats` times each.
+    """Profile the one prompt of a request; forwards of `widths` tokens are timed `repeats` times each.
 
     Raises:
         ValueError: options that keep state beyond the run, or widths without room.
     """
     for name in _REFUSED:
-        if request.options.get(name):
+        if getattr(request, name):
             raise ValueError(f"profile() does not take {name}=; it runs the prompt several times. Leave it out.")
-    target = forward_cost(setting.target, prompt, widths=widths, repeats=repeats)
-    model: Any = getattr(setting.drafter, "model", None)
+    prompt = request.rows[0]
+    target = forward_cost(run.target, prompt, widths=widths, repeats=repeats)
+    model: Any = getattr(run.drafter, "model", None)
     draft = forward_cost(model, prompt, widths=widths, repeats=repeats) if hasattr(model, "open") else None
-    _plain(setting, request, prompt)
-    plain_wall_s = _plain(setting, request, prompt)
-    ledger, result = _profiled(setting, request, prompt)
+    _plain(run, request)
+    plain_wall_s = _plain(run, request)
+    ledger, result = _profiled(run, request)
     return Profile(
         phases=tuple(Phase(name, ledger.seconds[name], ledger.calls[name]) for name in PHASES),
         wall_s=sum(ledger.seconds.values()),
         plain_wall_s=plain_wall_s,
-        drafter=setting.drafter.name,
+        drafter=run.drafter.name,
         tokens=len(result.token_ids),
         iterations=result.num_iterations,
         alpha=result.alpha if result.num_draft_tokens else None,

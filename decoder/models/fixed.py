@@ -8,6 +8,7 @@ Padding sits at later positions: no real token sees it, and what it writes is ov
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,20 @@ from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
 
 INVARIANT_K = 8  # the longest draft that there is room for
+
+
+def check_invariant(k: Any, attention: str) -> None:
+    """Whether every forward can have one shape.
+
+    Raises:
+        ValueError: a draft length that does not fit, or attention that takes no explicit mask.
+    """
+    if k == "auto" or k > INVARIANT_K:
+        raise ValueError(f"invariant=True serves draft lengths up to {INVARIANT_K}, not k={k!r}; give a smaller k.")
+    if attention not in ("eager", "sdpa"):
+        raise ValueError(
+            f"invariant=True needs attn_implementation 'eager' or 'sdpa', not {attention!r}; reload the model."
+        )
 
 
 class FixedWidthSession:

@@ -1,33 +1,31 @@
-"""A loaded model with the features asked for around it, put together here only.
+"""The model that a run forwards: the caller's own, with the features asked for wrapped around it in one place.
 
-    packed     the model's linear layers once more in another layout (`models.packed`): a model in a model's place
+    packed     its linear layers once more in another layout (`models.packed`): a model in the model's place
     compile    forwards behind the prefill through `torch.compile` (`models.compiled`): a `CausalModel` in its place
-    invariant  every forward of a run in one shape (`models.fixed`): a session in a session's place, opened by the call
+    invariant  every forward of one run in one shape (`models.fixed`): a session in the session's place, per call
 
-Each is loaded when it is asked for.
+The first two are loaded when they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from decoder.models.cache import PositionCache
+from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
+from decoder.types import ModelSession
 
 
 def wrapped(
-    model: Any,
-    role: str,
-    vocab_size: int | None = None,
-    banned: Sequence[int] = (),
-    *,
-    packed: bool = False,
-    compile: bool = False,
+    model: Any, role: str, vocabulary: tuple[int, list[int]], *, packed: bool = False, compile: bool = False
 ) -> CausalModel:
-    """The model as a decoder runs it; the model given is not changed. Arguments are those of `CausalModel`.
+    """The model in the form that runs forward; the model given is not changed.
+
+    vocabulary: (V, ids that the tokenizer lacks), as `CausalModel` takes them.
 
     Raises:
-        ValueError: the model cannot be run, or not be packed.
+        ValueError: the model cannot be run here, or not be packed.
     """
     if packed:
         from decoder.models.packed import packed_copy
@@ -36,5 +34,21 @@ def wrapped(
     if compile:
         from decoder.models.compiled import CompiledModel
 
-        return CompiledModel(model, role, vocab_size, banned)
-    return CausalModel(model, role, vocab_size, banned)
+        return CompiledModel(model, role, *vocabulary)
+    return CausalModel(model, role, *vocabulary)
+
+
+def opened(
+    model: CausalModel, rows: int, limit: int, cache: PositionCache | None, *, invariant: bool = False
+) -> ModelSession:
+    """A run of the model: `CausalModel.open`, in the form that the call asks for."""
+    if invariant:
+        return FixedWidthSession.open(model, rows, limit, cache)
+    return model.open(rows, limit, cache)
+
+
+def check_unchanged(model: CausalModel) -> None:
+    """Whether a packed copy still stands for the caller's model."""
+    from decoder.models.packed import check_unchanged
+
+    check_unchanged(model.model)

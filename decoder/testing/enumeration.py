@@ -36,7 +36,7 @@ class Case:
     target: TableModel
     drafter: Drafter
     verifier: str = "auto"
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = field(default_factory=lambda: SamplingParams(top_p=1.0))
     processors: tuple[Any, ...] = ()
     k: int = 2
     new_tokens: int = 4

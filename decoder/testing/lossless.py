@@ -30,7 +30,7 @@ from decoder.types import Drafter, Limits, SamplingParams
 
 Recipe = Drafter | Callable[[TableModel], Drafter]
 _WARPED = SamplingParams(temperature=0.7, top_p=0.9)
-_CUT = SamplingParams(temperature=1.3, top_k=2)
+_CUT = SamplingParams(temperature=1.3, top_k=2, top_p=1.0)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def test_a_sampled_row_does_not_depend_on_its_neighbours(verifier):
     """In a batch some rounds hold lookups only, some a neighbour's sampled draft; the row's text stays the same."""
     target = small_target(3)
     decoder = SpeculativeDecoder.from_models(target, half_right(target), verifier=verifier, temperature=0.7, top_p=1.0)
-    cascade = CascadeDrafter([SuffixDrafter(min_match=2), ModelDrafter(decoder._draft)])
+    cascade = CascadeDrafter([SuffixDrafter(min_match=2), ModelDrafter(decoder.draft_model)])
     kinds = set()
     for seed in range(4):
         alone = decoder.generate(PROMPTS[0], drafter=cascade, max_new_tokens=40, seed=seed)

@@ -95,7 +95,7 @@ def test_a_kept_cache_of_another_drafter_is_not_mistaken_for_ones_own(model, gre
 def test_sampled_first_two_tokens_follow_the_target(verifier, layers) -> None:
     """Chi-square over the pair of new tokens of 3,000 rows, against the target's own law."""
     model = toy_model("llama", seed=2, num_hidden_layers=4, vocab_size=5, eos_token_id=None, bos_token_id=None)
-    params = SamplingParams(temperature=2.0)
+    params = SamplingParams(temperature=2.0, top_p=1.0)
     spec = SpeculativeDecoder.from_models(
         model, temperature=2.0, top_p=1.0, drafter=LayerSkipDrafter(layers), verifier=verifier, seed=11
     )

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
+from decoder.asked.request import Request
 from decoder.controllers import FixedLength
 from decoder.drafters import ModelDrafter
-from decoder.generation import Generation, Setting
+from decoder.generation import Generation, Run
 from decoder.models.cache import PositionCache, attention_mask
 from decoder.models.hf import CausalModel, CausalSession
 from decoder.models.toy import noisy_copy, toy_model
-from decoder.request import settle
-from decoder.types import SamplingParams
+from decoder.types import Limits, SamplingParams
 
 PROMPTS = [[7, 33, 12, 50, 9, 41, 28, 60, 17, 5, 22], [11], [4, 19, 44, 8]]
 FAMILIES = {
@@ -62,10 +62,17 @@ def check_states(session, model, contexts: list[list[int]]) -> None:
 def test_both_caches_hold_the_truth_after_every_round(family: str, temperature: float) -> None:
     target = toy_model(family, seed=5, **FAMILIES[family])
     draft = noisy_copy(target, 0.05)
-    request = settle({"max_new_tokens": 14, "eos_token_id": None}, SamplingParams(temperature), [], 4)
+    request = Request(
+        rows=tuple(PROMPTS),
+        many=True,
+        k=4,
+        params=SamplingParams(temperature, top_p=1.0),
+        limits=tuple(Limits(14, len(prompt) + 14) for prompt in PROMPTS),
+        prompt_length=4,
+        seed=3,
+    )
     models = CausalModel(target, "target"), CausalModel(draft, "draft")
-    setting = Setting(models[0], ModelDrafter(models[1]), "auto", FixedLength(4), seed=3)
-    generation = Generation(setting, request, PROMPTS, [0, 1, 2])
+    generation = Generation(Run(models[0], ModelDrafter(models[1]), FixedLength(4)), request)
     fates = set()
     for step in generation.steps():
         live = [part.row for part in step.rows if part.finish_reason is None]

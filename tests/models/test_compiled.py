@@ -74,7 +74,7 @@ def compiled_pair(*models: Any, **options: Any) -> SpeculativeDecoder:
 
 
 def sizes(spec: SpeculativeDecoder) -> tuple[list[int], list[int]]:
-    target, draft = spec._target, spec._draft
+    target, draft = spec.target_model, spec.draft_model
     assert isinstance(target, CompiledModel) and isinstance(draft, CompiledModel)
     return target.compiled_sizes, draft.compiled_sizes
 
@@ -99,7 +99,7 @@ def test_really_compiled_texts_are_generate_s(greedy: Callable[..., list[int]]) 
     for prompt in (PROMPT, [3], list(range(3, 30))):
         wanted = greedy(target, prompt, 24)
         assert list(spec.generate(torch.tensor(prompt), k=3, max_new_tokens=24, invariant=True).token_ids) == wanted
-    assert isinstance(spec._target, CompiledModel) and spec._target.compiled_sizes == [9]
+    assert isinstance(spec.target_model, CompiledModel) and spec.target_model.compiled_sizes == [9]
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_every_family_is_really_compiled(family: str, greedy: Callable[..., list
     wanted = greedy(target, PROMPT, 40)
     result = spec.generate(torch.tensor(PROMPT), k=3, max_new_tokens=40, eos_token_id=None)
     assert list(result.token_ids) == wanted
-    assert isinstance(spec._target, CompiledModel) and spec._target.compiled_sizes
+    assert isinstance(spec.target_model, CompiledModel) and spec.target_model.compiled_sizes
     assert set(MORE) | set(FAMILIES) | {"gemma3"} == compiled.BATCHED_FAMILIES
 
 
@@ -144,7 +144,7 @@ def test_the_cache_holds_the_truth_after_every_round() -> None:
         fresh = PositionCache(1, 1, length)
         fresh.place([0], length)
         with torch.no_grad():
-            name = spec._target._cache_name
+            name = spec.target_model._cache_name
             model(input_ids=torch.tensor([tokens[:length]]), use_cache=True, **{name: fresh})
         for mine, true in zip(cache.layers, fresh.layers, strict=True):
             torch.testing.assert_close(mine.keys[:, :, :length], true.keys[:, :, :length], atol=2e-5, rtol=1e-4)
@@ -287,7 +287,7 @@ def test_families_that_are_not_tested_run_eager(greedy: Callable[..., list[int]]
 
 def test_compile_is_off_by_default_and_a_switch() -> None:
     models = pair()
-    assert type(SpeculativeDecoder.from_models(*models)._target) is compiled.CausalModel
+    assert type(SpeculativeDecoder.from_models(*models).target_model) is compiled.CausalModel
     with pytest.raises(TypeError, match=r"compile='yes' must be True or False"):
         SpeculativeDecoder.from_models(*models, compile="yes")
 

@@ -103,7 +103,7 @@ def test_neither_configuration_nor_weights_are_touched(pair, tokenizer) -> None:
 def test_there_is_no_second_copy_of_the_weights(tokenizer) -> None:
     target = toy_model("llama", seed=3, vocab_size=len(tokenizer))
     decoder = SpeculativeDecoder.from_models(target, target, tokenizer=tokenizer)
-    assert decoder._target.model is target and decoder._draft.model is target
+    assert decoder.target_model.model is target and decoder.draft_model.model is target
 
 
 def test_pickled_weights_are_not_read(pair, tmp_path) -> None:

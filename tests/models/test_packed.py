@@ -119,7 +119,7 @@ def test_every_plain_linear_layer_is_packed_and_the_given_model_is_not_touched(f
     linear = sum(kind in (nn.Linear, Conv1D) for kind in before.values())
     spec = SpeculativeDecoder.from_models(model, temperature=0.0, packed=True)
     spec.generate(ids[0], max_new_tokens=4)
-    assert len(blocked(spec._target.model)) == linear > 0
+    assert len(blocked(spec.target_model.model)) == linear > 0
     assert spec.target is model and {name: type(module) for name, module in model.named_modules()} == before
     assert [id(tensor) for tensor in tensors_of(model)] == held
     assert all(torch.equal(values[name], value) for name, value in model.state_dict().items())

@@ -33,13 +33,13 @@ def blocked(model: Any) -> list[BlockedLinear]:
 
 def test_packed_is_off_by_default_and_a_switch() -> None:
     model = toy()
-    assert SpeculativeDecoder.from_models(model)._target.model is model
+    assert SpeculativeDecoder.from_models(model).target_model.model is model
     for value in ("yes", 1, None):
         with pytest.raises(TypeError, match=rf"packed={value!r} must be True or False"):
             SpeculativeDecoder.from_models(model, packed=value)
     spec = SpeculativeDecoder("tiny", packed=True, temperature=0)
     plain = SpeculativeDecoder("tiny", temperature=0)
-    assert blocked(spec._target.model) and blocked(spec._draft.model) and not blocked(spec.target)
+    assert blocked(spec.target_model.model) and blocked(spec.draft_model.model) and not blocked(spec.target)
     prompt = "The old man went to the"
     wanted = plain.generate_baseline(prompt, max_new_tokens=24).token_ids
     assert spec.generate(prompt, max_new_tokens=24).token_ids == wanted
@@ -65,18 +65,18 @@ def test_greedy_texts_are_generate_s(family: str, drafter: str, greedy: Any) -> 
 def test_derived_drafts_share_the_packed_tensors_and_round_the_dense_ones() -> None:
     model = toy()
     spec = SpeculativeDecoder.from_models(model, noisy_copy(model, 0.1), packed=True)
-    ours = {id(tensor) for tensor in tensors_of(spec._target.model)}
-    narrow, plain = spec._drafter("quantized"), quantized_copy(model, 4)
+    ours = {id(tensor) for tensor in tensors_of(spec.target_model.model)}
+    narrow, plain = spec.drafter_for("quantized"), quantized_copy(model, 4)
     for mine in narrow.model.model.modules():
         if isinstance(mine, PackedLinear):
             assert isinstance(mine.original, BlockedLinear) and id(mine.original.blocked) in ours
     scales = [[m.scale for m in each.modules() if isinstance(m, PackedLinear)] for each in (narrow.model.model, plain)]
     assert scales[0] and all(torch.equal(*pair) for pair in zip(*scales, strict=True))
     assert narrow.nbytes == own_bytes(plain, model)
-    skipping = spec._drafter("layerskip").model.model
+    skipping = spec.drafter_for("layerskip").model.model
     assert blocked(skipping) and all(id(module.blocked) in ours for module in blocked(skipping))
-    assert own_bytes(skipping, spec._target.model) == 0
-    head = spec._drafter("reduced").model.inner.model.get_output_embeddings()
+    assert own_bytes(skipping, spec.target_model.model) == 0
+    head = spec.drafter_for("reduced").model.inner.model.get_output_embeddings()
     assert isinstance(head, BlockedLinear) and head.outputs == 16
 
 
@@ -84,11 +84,11 @@ def test_a_narrow_draft_stays_narrow_beside_a_packed_target(greedy: Any) -> None
     model = toy()
     narrow = quantized_copy(model, 8)
     spec = SpeculativeDecoder.from_models(model, narrow, temperature=0.0, packed=True)
-    assert spec._draft.model is narrow and blocked(spec._target.model) and not blocked(narrow)
+    assert spec.draft_model.model is narrow and blocked(spec.target_model.model) and not blocked(narrow)
     result = spec.generate(PROMPTS[1], max_new_tokens=20)
     assert list(result.token_ids) == greedy(model, PROMPTS[1], 20, eos_token_id=None)
-    again = SpeculativeDecoder.from_models(spec._target.model, packed=True)
-    assert again._target.model is spec._target.model, "packed already"
+    again = SpeculativeDecoder.from_models(spec.target_model.model, packed=True)
+    assert again.target_model.model is spec.target_model.model, "packed already"
 
 
 def test_a_draft_of_another_tokenizer_is_packed_too(target: Any, draft: Any, tokenizer: Any) -> None:
@@ -112,7 +112,7 @@ def test_weights_that_change_are_noticed() -> None:
     spec.generate(PROMPTS[0], max_new_tokens=4)
     with torch.no_grad():
         model.transformer.wte.weight.mul_(1.5)  # not packed: shared, so it follows
-    check_unchanged(spec._target.model)
+    check_unchanged(spec.target_model.model)
     with torch.no_grad():
         model.transformer.h[1].mlp.c_fc.weight.mul_(1.5)
     for call in (spec.generate, spec.generate_baseline):
@@ -164,7 +164,7 @@ def test_sampled_tokens_follow_the_packed_target(verifier: str) -> None:
     spec = SpeculativeDecoder.from_models(
         model, noisy_copy(model, 0.3), temperature=2.0, top_p=1.0, verifier=verifier, seed=7, packed=True
     )
-    rows, params = 3000, SamplingParams(temperature=2.0)
+    rows, params = 3000, SamplingParams(temperature=2.0, top_p=1.0)
     results = spec.generate([[1, 2, 3]] * rows, max_new_tokens=3, k=1, batch_size=rows)
     observed = torch.zeros(5, 5)
     for result in results:
@@ -187,7 +187,7 @@ def compiled_run(model: Any, greedy: Any) -> None:
     wanted = greedy(model, PROMPTS[1], 30, eos_token_id=None)
     try:
         assert list(spec.generate(PROMPTS[1], k=3, max_new_tokens=30).token_ids) == wanted
-        assert spec._target.compiled_sizes == [4] and spec._draft.compiled_sizes == [1, 2]
+        assert spec.target_model.compiled_sizes == [4] and spec.draft_model.compiled_sizes == [1, 2]
     finally:
         torch.compiler.reset()
 

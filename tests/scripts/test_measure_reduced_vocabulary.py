@@ -60,7 +60,7 @@ def test_agreement_read_off_the_text_is_that_of_generating() -> None:
     """Oracle: the real loop with the same cut draft."""
     paths = tiny_paths()
     spec = SpeculativeDecoder(str(paths.target), str(paths.draft), temperature=0.0, dtype="float32")
-    drafter = ReducedVocabularyDrafter(300).bind(spec._target, spec._draft)
+    drafter = ReducedVocabularyDrafter(300).bind(spec.target_model, spec.draft_model)
     for k, new in ((4, 40), (3, 21)):
         result = spec.generate("The fox and the hen", k=k, drafter=drafter, max_new_tokens=new, eos_token_id=None)
         agreed = SCRIPT["agreements"](drafter.model, result.prompt_token_ids, result.token_ids)

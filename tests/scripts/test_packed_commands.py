@@ -40,8 +40,12 @@ def test_benchmark(products: list[int], capsys: pytest.CaptureFixture[str]) -> N
     given = benchmark_command.parser().parse_args([*SHAPES, *SHORT, "--method", "hf", "--draft-bits", "8"])
     setup = benchmark_command.set_up(given)
     assert NOTE.format("the target") in setup.notes and len(setup.notes) == 3
-    assert any(isinstance(module, BlockedLinear) for module in setup.spec._target.model.modules())
-    for model in (setup.spec.target, setup.assistant, setup.spec._draft.model):  # the library's runs, and the 8 bits
+    assert any(isinstance(module, BlockedLinear) for module in setup.spec.target_model.model.modules())
+    for model in (
+        setup.spec.target,
+        setup.assistant,
+        setup.spec.draft_model.model,
+    ):  # the library's runs, and the 8 bits
         assert not any(isinstance(module, BlockedLinear) for module in model.modules())
     assert not products
 

@@ -82,12 +82,12 @@ class WhereTimeGoes:
 
     def _forwards(self, spec: SpeculativeDecoder, prompt: Sequence[int], k: int, steps: Sequence[float]) -> Row:
         """The bare forwards, timed outside the loop; those of the draft only where it drafts."""
-        assert spec._draft is not None, "the bundled pair has a draft"
-        target = forward_cost(spec._target, prompt)
+        assert spec.draft_model is not None, "the bundled pair has a draft"
+        target = forward_cost(spec.target_model, prompt)
         row: Row = {"target_fixed_ms": 1e3 * target.fixed_s, "target_per_token_ms": 1e3 * target.per_token_s}
         if k:
-            draft = forward_cost(spec._draft, prompt)
-            in_turn_s = round_cost(spec._target, spec._draft, prompt, k, repeats=60).draft_s
+            draft = forward_cost(spec.draft_model, prompt)
+            in_turn_s = round_cost(spec.target_model, spec.draft_model, prompt, k, repeats=60).draft_s
             row |= {"draft_fixed_ms": 1e3 * draft.fixed_s, "draft_per_token_ms": 1e3 * draft.per_token_s}
             row |= {"draft_alone_ms": 1e3 * draft.seconds(1), "draft_in_turn_ms": 1e3 * in_turn_s}
             row["draft_step_ms"] = 1e3 * median(steps)
