@@ -1,11 +1,17 @@
-"""L3: the one loop. Draft, verify, commit; a `Step` a round.
+"""The one loop. One round is Leviathan's algorithm (arXiv 2211.17192, algorithm 1), one line per phase:
 
-Plain decoding is this loop with a drafter that proposes nothing, a batch is this loop with more rows, a stream reads
-its steps. It speaks token ids and knows no tokenizer, drafter, cache, clock or library class.
+    propose   x_1 ... x_K ~ q                                               `_propose`   drafters/
+    forward   p_1 ... p_{K+1}, after the text and after each x, at once     `_forward`   models/, warpers.py
+    verify    n: the x_i kept, each with chance min(1, p_i / q_i) at x_i;   `_settle`    verify/, randomness.py
+              y ~ (p_{n+1} - q_{n+1})+ normalised, or ~ p_{K+1} if n = K
+    commit    text + x_1 ... x_n + y; caches forget what lies beyond        `run`        models/cache.py
 
-Invariant between rounds: the target has cached every committed token but the last of each live row, so a
-round forwards that token and the drafted ones and reads the target's law after each. Round 0 is the
-prefill: it verifies an empty draft.
+(That is token verification; `verify/` holds the others.) Plain decoding is this loop with a drafter that proposes
+nothing, a batch is this loop with more rows, a stream reads its steps. It speaks token ids and knows no tokenizer,
+drafter, cache, clock or transformers class.
+
+Invariant between rounds: the target has cached every committed token but the last of each live row, so a round feeds it
+that token and the drafted ones and reads p after each. Round 0 is the prefill: it verifies an empty draft.
 """
 
 from __future__ import annotations
@@ -91,7 +97,7 @@ class Parts:
 
 
 def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
-    """Generate until every row has finished, yielding a `Step` a round.
+    """Generate until every row has finished, yielding a `Step` per round.
 
     Raises:
         NonFiniteLogits: naming the model and the position.
@@ -218,7 +224,7 @@ def _emit(row: Row, read: Read, count: int, sampled: bool) -> RowStep:
     """Refuse rubbish, then commit the accepted tokens and the one after them."""
     if not read.draft_finite and count:
         raise _draft_error(row)
-    # A sampled draft is judged by the law after it, too, so a token that leads to NaN must not just seem rejected.
+    # A sampled draft is judged by the p after it, too, so a token that leads to NaN must not just seem rejected.
     judged = read.accepted + 1 + sampled
     bad = next((i for i, fine in enumerate(read.target_finite[:judged]) if not fine), None)
     if bad is not None:

@@ -165,15 +165,12 @@ class RandomSource(Protocol):
 
         `starts[b]` is the index in the row's sequence that the first drawn token would take.
         """
-        ...
 
     def accept(self, numerator: Tensor, denominator: Tensor, counts: Sequence[int]) -> Tensor:
         """[B, K] bool, True with probability min(1, numerator / denominator), independently."""
-        ...
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        ...
 
 
 class ModelSession(Protocol):
@@ -194,18 +191,15 @@ class ModelSession(Protocol):
     @property
     def lengths(self) -> list[int]:
         """Committed tokens held per row."""
-        ...
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
         """Forward tokens [B, m] at positions starts[b] ... starts[b] + m - 1, provisionally.
 
         Returns logits [B, m, V], or [B, 1, V] after token `at[b]` of each row. Provisional until `commit`.
         """
-        ...
 
     def commit(self, lengths: Sequence[int]) -> None:
         """The first lengths[b] positions of row b are true; what lies beyond never happened."""
-        ...
 
     def select(self, rows: Sequence[int]) -> None: ...
 
@@ -216,7 +210,6 @@ class Warp(Protocol):
     @property
     def processors(self) -> Sequence[Any]:
         """Functions of the whole prefix, which may change the scores after it; empty where only logits count."""
-        ...
 
     @property
     def greedy(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""L1: from logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
+"""From logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
 
 The order and the edge rules are those of transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
 `TopPLogitsWarper`, `MinPLogitsWarper`); the same object warps target and draft, once each. Logits become float32
@@ -103,7 +103,7 @@ class Warper:
         rows = []
         vocab = scores.shape[-1]
         for row, context in enumerate(contexts):
-            # A prompt may hold ids that the law lacks; processors that look up each id's score find them impossible.
+            # A prompt may hold ids beyond V; processors that look up each id's score find them impossible.
             spare = max(max(context) + 1 - vocab, 0)
             own = torch.nn.functional.pad(scores[row], (0, spare), value=-torch.inf) if spare else scores[row]
             prefix = torch.tensor([list(context)], dtype=torch.long, device=logits.device)  # [1, L]

@@ -1,6 +1,6 @@
 """A smaller model drafts, one forward per token (Leviathan et al. 2023, arXiv 2211.17192).
 
-The draft samples from its own warped law q, or takes its argmax when decoding is greedy. Its cache holds
+The draft samples from its own warped distribution q, or takes its argmax when decoding is greedy. Its cache holds
 what it has fed itself; after full acceptance it lacks its own last token, and then feeds two.
 
 Drafting may stop early where the draft is unsure: where max q of the next token is below `stop_below`. That is decided
