@@ -230,8 +230,7 @@ class SpeculativeDecoder:
         Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time.
         """
         run = self.run_for(request, target)
-        drafts_together = getattr(getattr(run.drafter, "model", None), "can_batch", True)
-        together = run.target.can_batch and drafts_together and not request.invariant
+        together = run.target.can_batch and run.drafter.can_batch and not request.invariant
         size = request.batch_size if together else 1
         for first in range(0, len(request.rows), size):
             generation = Generation(run, request, range(first, min(first + size, len(request.rows))))

@@ -10,20 +10,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers import MaxTimeCriteria
 
-from decoder.asked.options import INVARIANT_K
 from decoder.asked.processors import keeps_state, moved
 from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
-from decoder.drafters import ModelDrafter
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
-from decoder.models.hf import CausalModel, CausalSession
+from decoder.models.hf import CausalModel
+from decoder.models.wrapped import opened
 from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
@@ -65,8 +64,6 @@ class TurnCache:
     draft: PositionCache | None
     token_ids: list[int] = field(default_factory=list)
     in_use: bool = False
-    draft_model: Any = None  # whose keys and values `draft` holds
-    target_model: Any = None  # whose keys and values `target` holds
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +120,7 @@ class Generation:
             return None
         if not isinstance(cache, TurnCache):
             raise TypeError(f"cache= of type {type(cache).__name__} must be the `cache` of an earlier result.")
-        if cache.target_model is not self._run.target.model:
+        if cache.target.model is not self._run.target.model:
             raise ValueError("cache= holds the state of another target model; give it to the decoder that made it.")
         return cache
 
@@ -151,15 +148,15 @@ class Generation:
         drafter = own.drafter
         asked = self._asked()
         in_order = any(keeps_state(processor) for row in asked for processor in row.processors)
-        draft_device = torch.device(getattr(getattr(drafter, "model", None), "device", "cpu"))
+        draft_device = torch.device(drafter.device)
         if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
-        if turn is not None and isinstance(drafter, ModelDrafter) and turn.draft_model is drafter.model:
+        if turn is not None:
             drafter = drafter.with_cache(turn.draft)
         warp = Warper.of_rows([(row.params, row.processors) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
-        fixed: dict[str, int] = {"fixed_width": INVARIANT_K + 1} if request.invariant else {}
-        target = own.target.open(len(self.rows), limit, turn.target if turn else None, **fixed)
+        held = turn.target if turn else None
+        target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
         recorder = self._recorder
         return Parts(
             target=target if recorder is None else recorder.session(target),
@@ -288,11 +285,9 @@ class Generation:
 
     def _kept_cache(self, row: Row) -> TurnCache:
         assert self._parts is not None
-        target = cast(CausalSession, self._parts.target)
-        drafter = self._parts.drafter
-        draft = cast(CausalSession, drafter.session).cache if isinstance(drafter, ModelDrafter) else None
-        turn = self._turn or TurnCache(target.cache, None, target_model=self._run.target.model)
-        if draft is not None:
-            turn.draft, turn.draft_model = draft, getattr(drafter, "model", None)
-        turn.token_ids = row.tokens[: target.lengths[0]]
+        cache, drafts = self._parts.target.cache, self._parts.drafter.kv_cache
+        turn = self._turn or TurnCache(cache, None)
+        if drafts is not None:
+            turn.draft = drafts
+        turn.token_ids = row.tokens[: cache.lengths[0]]
         return turn

@@ -1,4 +1,4 @@
-"""L1: the sources of every random choice, one stream a row.
+"""The sources of every random choice, one stream a row.
 
 A row's stream depends on the seed and the row's own number only, so a row's text does not change
 with its neighbours. `RandomRows` draws tokens by inverting the cumulative distribution in float64: one uniform a
@@ -131,7 +131,7 @@ class GumbelRows:
     """The random source of `sampling="gumbel"`: argmax(log p + G), with G keyed by (seed, row, position).
 
     coupled: draws at one position share their noise, so a drafted token is a function of the past and no sample of q.
-    Verification must be by match; a residual of such a draft would not have the target's law.
+    Verification must be by match; a residual of such a draft would not have the target's distribution.
     """
 
     coupled = True

@@ -54,6 +54,7 @@ class RowRound:
 
     @property
     def tested(self) -> int:
+        """Positions really tested: a round stops testing at its first rejection."""
         return min(self.accepted + 1, len(self.drafted))
 
 

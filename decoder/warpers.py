@@ -1,4 +1,4 @@
-"""L1: from logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
+"""From logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
 
 The order and the edge rules are those of transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
 `TopPLogitsWarper`, `MinPLogitsWarper`); the same object warps target and draft, once each. Logits become float32

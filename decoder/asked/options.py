@@ -284,20 +284,3 @@ def check_pair(sampling: str, verifier: Any) -> None:
             f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
             "use verifier='auto', or sampling='rejection'."
         )
-
-
-INVARIANT_K = 8  # the longest draft that `invariant=True` leaves room for
-
-
-def check_invariant(k: Any, attention: str) -> None:
-    """Whether every forward can have one shape.
-
-    Raises:
-        ValueError: a draft length that does not fit, or attention that takes no explicit mask.
-    """
-    if k == "auto" or k > INVARIANT_K:
-        raise ValueError(f"invariant=True serves draft lengths up to {INVARIANT_K}, not k={k!r}; give a smaller k.")
-    if attention not in ("eager", "sdpa"):
-        raise ValueError(
-            f"invariant=True needs attn_implementation 'eager' or 'sdpa', not {attention!r}; reload the model."
-        )

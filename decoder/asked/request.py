@@ -16,9 +16,10 @@ from transformers import GenerationConfig
 
 from decoder.asked import processors
 from decoder.asked.lengths import limits_for
-from decoder.asked.options import CHECKS, CallOptions, as_ids, check_invariant, check_pair, reject_unknown, settled
+from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
 from decoder.asked.prompts import encode
 from decoder.controllers import Length
+from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
 from decoder.types import Drafter, Limits, SamplingParams, Verifier
