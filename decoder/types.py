@@ -14,6 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+Contexts = Sequence[Sequence[int]]  # token ids of each row
+Rows = Sequence[int] | None  # which rows of a run; None: all
+
 from decoder.checks import at_least, in_range, number
 
 
@@ -215,14 +218,10 @@ class Warp(Protocol):
     def greedy(self) -> bool: ...
 
     def scores(
-        self,
-        logits: Tensor,
-        contexts: Sequence[Sequence[int]],
-        drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
+        self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None
     ) -> Tensor: ...
 
-    def probs(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor: ...
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
 
     def select(self, rows: Sequence[int]) -> None: ...
 
@@ -277,24 +276,24 @@ class Drafter:
         """The same recipe, reading the prompt when first asked to propose: a run that never asks pays nothing."""
         return self
 
-    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
+    def start(self, contexts: Contexts, warp: Warp, random: RandomSource, limit: int) -> Drafter:
         """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
         return copy.copy(self)
 
-    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+    def propose(self, contexts: Contexts, counts: Sequence[int]) -> Draft:
         """Propose up to counts[b] tokens to follow contexts[b]. May propose fewer."""
         raise NotImplementedError
 
     def keep(self, accepted: Sequence[int]) -> None:
         """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
 
-    def learn(self, contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor) -> None:
+    def learn(self, contexts: Contexts, draft: Draft, logits: Tensor) -> None:
         """The target's raw logits [B, K+1, V] after contexts[b] and after each token drafted on it.
 
         Called before the verdict is known, and only if `learns`. Do not keep or change the tensor.
         """
 
-    def finish(self, contexts: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
+    def finish(self, contexts: Contexts, ended: Sequence[int]) -> None:
         """The rows `ended` of these are complete: prompt and all they emitted. Comes before `select`."""
 
     def select(self, rows: Sequence[int]) -> None:
