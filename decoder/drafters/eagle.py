@@ -1,8 +1,8 @@
 """A head over the target's hidden states drafts (EAGLE, arXiv 2401.15077; EAGLE-3, arXiv 2503.01840).
 
 The states come from the forwards that verify: a tape keeps those of the head's layers, and before the head drafts it
-reads what was added since. Tokens it drafted itself it read with its own outputs for features; in the next round it reads those
-of them that were accepted again, with the target's.
+reads what was added since. Tokens it drafted itself it read with its own outputs for features; in the next round it
+reads those of them that were accepted again, with the target's.
 """
 
 from __future__ import annotations

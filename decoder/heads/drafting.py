@@ -19,13 +19,14 @@ from decoder.models.features import FeatureTape
 
 
 class HeadModel:
-    """A head beside its target. context_length: the target's."""
+    """A head beside its target. context_length: the target's.  embedding_size: ids that it can read."""
 
     def __init__(self, head: FeatureHead, vocab_size: int, context_length: int | None, can_batch: bool) -> None:
         self.head = head
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.can_batch = can_batch
+        self.embedding_size = head.config.target.vocab_size
         self.device = head.fc.weight.device
 
     def open(self, rows: int, limit: int, cache: Any = None, tape: FeatureTape | None = None) -> HeadSession:

@@ -81,7 +81,7 @@ class FeatureHead(nn.Module):
         """The target's hidden states of all feature layers, side by side [..., m, n * hidden] -> f [..., m, hidden]."""
         states = states.to(self.fc.weight.device, self.fc.weight.dtype)
         if self.config.norm_features:
-            parts = states.unflatten(-1, (len(self.config.feature_layers), -1))
+            parts = states.reshape(*states.shape[:-1], len(self.config.feature_layers), -1)
             states = F.rms_norm(parts, parts.shape[-1:], None, self.config.norm_eps).flatten(-2)
         fused: Tensor = self.fc(states)
         return fused

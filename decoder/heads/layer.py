@@ -50,7 +50,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(heads * head_dim, hidden, bias=False)
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, self.head_dim)).transpose(-3, -2)  # [B, H, m, D]
+        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(-3, -2)  # [B, H, m, D]
 
     def queries(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         return rotate(self._split(self.q_proj(x), self.heads), turn)

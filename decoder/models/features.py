@@ -84,7 +84,7 @@ class FeatureTape:
         return self._chunks[0][0]
 
     def read(self, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """Positions starts[b] ... ends[b] - 1 of each row, padded on the right: [B, max, n * hidden]. Empties the tape."""
+        """Positions starts[b] ... ends[b] - 1 of each row, padded on the right [B, m, n * hidden]; empties the tape."""
         chunks, self._chunks = self._chunks, []
         width = max(end - start for start, end in zip(starts, ends, strict=True))
         if len(chunks) == 1 and len(set(zip(starts, chunks[0][0], strict=True))) == 1:

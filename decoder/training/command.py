@@ -48,7 +48,8 @@ def train_head(
     """Train a head for a transformers model in memory, into `out`; goes on from what is there.
 
     data: a .jsonl file of texts, or a folder of them.  store_gb: bound of the hidden states kept on disk, in GB of each
-        process; 0 keeps none.  store: where; within `out` by default.  pause_after_s: stop with a checkpoint after so long.
+        process; 0 keeps none.  store: where; within `out` by default.
+    pause_after_s: stop with a checkpoint after so long.
     """
     for parameter in target.parameters():
         parameter.requires_grad_(False)

@@ -16,7 +16,7 @@ class Recipe:
     minutes: wall time of the run, which the schedule follows.  steps: or so many optimiser steps; 0: no such end.
     unroll: steps of training-time test.  decay: weight of each step over the one before.
     tokens_per_step: of all processes together.  tokens_per_batch: in one forward.
-    rate: of the matrices (Muon, scaled as for AdamW).  rate_vectors: of norms, and of a head's own output and embedding.
+    rate: of the matrices (Muon, scaled as for AdamW).  rate_vectors: of norms, and a head's own output and embedding.
     loss: "kl" or "tv".  vocabulary: ids that the head can propose; 0 is all.  longest: tokens of a text.
     fit_tokens: the closed form that training begins with is fitted to so many; 0 begins with noise.
     skip: tokens at a text's beginning that are not learnt; 0 learns only what the target wrote.

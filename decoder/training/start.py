@@ -1,12 +1,12 @@
 """L5: where a head's weights begin, before the first step of gradient descent.
 
-The last layer's hidden state h_i, divided by its root mean square, is the feature y_i. A head that only joins it with the
-embedding of the next token has the closed form
+The last layer's hidden state h_i, divided by its root mean square, is the feature y_i. A head that only joins it with
+the embedding of the next token has the closed form
 
     y_{i+1} ~ W [embedding of x_{i+1} ; y_i]            least squares over a few texts, with a ridge
 
-which is EAGLE's regression (arXiv 2401.15077) solved at once. The layer's inputs begin as the target's last layer where
-that has the same shape, else as noise; its outputs are then solved for what is left, as an extreme learning machine's.
+which is EAGLE's regression (arXiv 2401.15077) solved at once. The layer's inputs begin as the target's last layer
+where that has the same shape, else as noise; its outputs are then solved for what is left.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LeastSquares:
 
 @torch.no_grad()
 def fit_outputs(head: FeatureHead, lessons: Sequence[tuple[Batch, Lesson]], ridge: float = 1e-2) -> dict[str, float]:
-    """Solve for the matrices that write to the residual stream, one after the other, each for what the ones before left.
+    """Solve for the matrices that write to the residual stream, one by one, each for what the ones before left.
 
     `join`, then the attention's output, then the MLP's; their inputs stay as they are. Returns the share of the
     variance left over that each explained, by name.

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from decoder.models.features import feature_modules, recorded
 from decoder.training.texts import Batch
 
+Kept = tuple[Tensor, Tensor, Tensor, Tensor]  # of one text: the four parts of a `Lesson`, [L, ...]
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -47,18 +49,20 @@ class Teacher:
     def lesson(self, batch: Batch) -> Lesson:
         """What the target says about each text of the batch; rows in the store are not forwarded."""
         store = self.store
-        held = [None if store is None else store.get(text.key) for text in batch.texts]
-        missing = [row for row, found in enumerate(held) if found is None]
+        found = [None if store is None else store.get(text.key) for text in batch.texts]
+        held = {row: each for row, each in enumerate(found) if each is not None}
+        missing = [row for row in range(len(batch.texts)) if row not in held]
         if missing:
             made = self._forward(batch.tokens[missing])
             for place, row in enumerate(missing):
                 length = len(batch.texts[row].tokens)
-                held[row] = tuple(part[place, :length].cpu() for part in made)
+                states, final, normaliser, choice = (part[place, :length].cpu() for part in made)
+                held[row] = (states, final, normaliser, choice)
                 if store is not None:
-                    store.put(batch.texts[row].key, held[row])  # type: ignore[arg-type]
+                    store.put(batch.texts[row].key, held[row])
         width, device = batch.tokens.shape[1], self.target.device
         parts = []
-        for column in zip(*held, strict=True):  # type: ignore[arg-type]
+        for column in zip(*(held[row] for row in range(len(found))), strict=True):
             rows = [F.pad(part, (0, 0) * (part.dim() - 1) + (0, width - part.shape[0])) for part in column]
             parts.append(torch.stack(rows).to(device))
         return Lesson(*parts)
@@ -79,7 +83,7 @@ class Teacher:
 
 
 class LessonStore:
-    """Lessons on disk, one flat file, appended to until it holds `limit_bytes`. One writer; readers see whole records."""
+    """Lessons on disk, one flat file, appended to until it holds `limit_bytes`. One writer."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,13 +93,13 @@ class LessonStore:
         if self._index.is_file():
             for line in self._index.read_text(encoding="utf-8").splitlines():
                 key, *place = json.loads(line)
-                self._places[key] = tuple(place)  # type: ignore[assignment]
+                self._places[key] = tuple(place)
         self._end = max((begin + size for begin, size, _ in self._places.values()), default=0)
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def get(self, key: str) -> tuple[Tensor, ...] | None:
+    def get(self, key: str) -> Kept | None:
         if key not in self._places:
             return None
         begin, size, widths = self._places[key]
@@ -114,9 +118,9 @@ class LessonStore:
             count = torch.Size(shape).numel()
             parts.append(torch.frombuffer(raw, dtype=dtype, count=count, offset=at).reshape(shape))
             at += width * count
-        return (*parts[:3], parts[3].long())
+        return parts[0], parts[1], parts[2], parts[3].long()
 
-    def put(self, key: str, lesson: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    def put(self, key: str, lesson: Kept) -> None:
         states, final, normaliser, choice = lesson
         parts = (states.view(torch.int16), final.view(torch.int16), normaliser.float(), choice.int())
         raw = b"".join(part.contiguous().numpy().tobytes() for part in parts)

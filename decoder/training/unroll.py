@@ -35,7 +35,7 @@ class UnrolledAttention:
             self._diagonals.append((keys, values))
         width, size = queries.shape[2:]
         groups = queries.shape[1] // keys.shape[1]
-        grouped = queries.unflatten(1, (keys.shape[1], groups)) * size**-0.5  # [B, H, G, W, D]
+        grouped = queries.reshape(-1, keys.shape[1], groups, width, size) * size**-0.5  # [B, H, G, W, D]
         all_keys, all_values = self._triangle
         scores = grouped @ all_keys[:, :, None].transpose(-1, -2)  # [B, H, G, W, N]
         rows = torch.arange(width, device=queries.device)[:, None] + self._first

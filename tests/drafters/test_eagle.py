@@ -1,4 +1,4 @@
-"""A feature head drafts: exact whatever the head says; features of rejected tokens are replaced; q is what was drawn."""
+"""A feature head drafts: exact whatever it says; features of rejected tokens are replaced; q is what was drawn."""
 
 from __future__ import annotations
 
