@@ -1,4 +1,4 @@
-"""A head over the target's hidden states drafts (EAGLE, arXiv 2401.15077; EAGLE-3, arXiv 2503.01840).
+"""A head over the target's hidden states drafts (EAGLE, 2401.15077; EAGLE-3, 2503.01840; Medusa, 2401.10774).
 
 The states come from the forwards that verify: a tape keeps those of the head's layers, and before the head drafts it
 reads what was added since. Tokens it drafted itself it read with its own outputs for features; in the next round it
@@ -19,6 +19,7 @@ from decoder.drafters.model import ModelDrafter
 from decoder.heads import FeatureHead
 from decoder.heads.drafting import HeadModel, HeadSession
 from decoder.heads.load import head_for
+from decoder.heads.medusa import MedusaHeads, MedusaModel
 from decoder.models.features import FeatureTape
 from decoder.types import ModelSession
 
@@ -59,15 +60,16 @@ class EagleDrafter(ModelDrafter):
             return self
         recipe = self if self._target is None else copy.copy(self)
         head = head_for(target.model, self._asked)
+        kind = MedusaModel if isinstance(head, MedusaHeads) else HeadModel
         recipe._target = target
-        recipe.model = HeadModel(head, target.vocab_size, target.context_length, target.can_batch)
+        recipe.model = kind(head, target.vocab_size, target.context_length, target.can_batch)  # type: ignore[arg-type]
         return recipe
 
     def attach(self, target: ModelSession) -> Self:
         """Have the target's forwards recorded from now on."""
         self._check_bound()
         run = copy.copy(self)
-        run._tape = cast(Any, target).record(cast(HeadModel, self.model).head.config.feature_layers)
+        run._tape = cast(Any, target).record(cast(HeadModel, self.model).head.feature_layers)
         return run
 
     def _check_bound(self) -> None:
@@ -84,8 +86,12 @@ class EagleDrafter(ModelDrafter):
     def _catch_up(self, contexts: Sequence[Sequence[int]]) -> Tensor:
         """Read every token whose predecessor's features came since; logits [B, 1, V] after each row's last token."""
         session = cast(HeadSession, self.session)
-        session.cache.skip_to(session.tape.begins)
+        session.catch_up()
         return super()._catch_up(contexts)
+
+    def _budget(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+        most = cast(HeadModel, self.model).most
+        return [k if most is None else min(k, most) for k in super()._budget(contexts, counts)]
 
     def keep(self, accepted: Sequence[int]) -> None:
         """Nothing drafted stays: accepted tokens are read again with the target's features."""
@@ -95,4 +101,4 @@ class EagleDrafter(ModelDrafter):
         if self._target is None:
             return f"EagleDrafter(head={self._asked!r}, not bound)"
         head = cast(HeadModel, self.model).head
-        return f"EagleDrafter(layers={list(head.config.feature_layers)}, ids={head.config.outputs})"
+        return f"EagleDrafter({type(head).__name__}, layers={list(head.feature_layers)})"

@@ -49,6 +49,7 @@ class HeadConfig:
         2401.15077); "attention" gives both to the attention and leaves the feature as the residual (EAGLE-3, arXiv
         2503.01840).
     norm_features: each layer's hidden state is divided by its root mean square before it is projected.
+    norm_residual: with joins="attention", the residual stream is the normed feature.
     own_output: the output matrix is the head's own; False takes the rows of the target's.
     own_embedding: likewise for the embedding.
     """
@@ -65,6 +66,7 @@ class HeadConfig:
     norm_eps: float = 1e-5
     joins: str = "input"
     norm_features: bool = True
+    norm_residual: bool = False
     own_output: bool = False
     own_embedding: bool = False
     bias: bool = False

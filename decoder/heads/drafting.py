@@ -26,6 +26,7 @@ class HeadModel:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.can_batch = can_batch
+        self.most: int | None = None  # tokens it can draft in a row
         self.embedding_size = head.config.target.vocab_size
         self.device = head.fc.weight.device
 
@@ -93,6 +94,10 @@ class HeadSession:
     @property
     def lengths(self) -> list[int]:
         return self.cache.lengths
+
+    def catch_up(self) -> None:
+        """What went by unread is left out."""
+        self.cache.skip_to(self.tape.begins)
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
         """Logits [B, 1, V] after token `at[b]` of each row: with `at` the target's features are read, without the own.

@@ -56,6 +56,10 @@ class FeatureHead(nn.Module):
         self.register_buffer("target_sketch", torch.zeros(0))
         self._borrowed: dict[str, Any] = {}
 
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        return self.config.feature_layers
+
     # ---- what is the target's ----
 
     def borrow(self, target: Any) -> FeatureHead:
@@ -88,9 +92,10 @@ class FeatureHead(nn.Module):
 
     def enter(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """What the attention reads, and the residual stream."""
-        both = torch.cat([self.token_norm(embedded), self.feature_norm(features)], dim=-1)
+        normed = self.feature_norm(features)
+        both = torch.cat([self.token_norm(embedded), normed], dim=-1)
         if self.join is None or self.attention_norm is None:
-            return both, features
+            return both, normed if self.config.norm_residual else features
         stream = self.join(both)
         return self.attention_norm(stream), stream
 

@@ -9,13 +9,17 @@ from typing import Any
 
 import torch
 
-from decoder.heads.config import CONFIG_FILE, shape_of
+from decoder.heads.config import CONFIG_FILE, TargetShape, shape_of
 from decoder.heads.eagle import FeatureHead
 from decoder.heads.fingerprint import SAME, likeness, sketch
+from decoder.heads.medusa import MedusaHeads, is_medusa, load_medusa
+from decoder.heads.published import CONFIG, load_published
 from decoder.heads.store import load_own
 
+Head = FeatureHead | MedusaHeads
 
-def head_for(target: Any, asked: str | Path | FeatureHead | None) -> FeatureHead:
+
+def head_for(target: Any, asked: str | Path | Head | None) -> Head:
     """The head, checked against a transformers model and tied to it, on its device and in its dtype.
 
     asked: a folder or a head; None takes the packaged head whose sketch is the target's.
@@ -23,37 +27,45 @@ def head_for(target: Any, asked: str | Path | FeatureHead | None) -> FeatureHead
     Raises:
         ValueError: a head of another target, or none for this one.
     """
-    if isinstance(asked, FeatureHead):
-        head, where = asked, "the given head"
-    elif asked is None:
+    shape = shape_of(target)
+    head: Head
+    if asked is None:
         folder = packaged(target)
         head, where = load_own(folder), folder.name
+    elif isinstance(asked, (FeatureHead, MedusaHeads)):
+        head, where = asked, "the given head"
     else:
-        head, where = load_head(Path(asked)), str(asked)
-    head.config.target.check(shape_of(target), where)
-    found = likeness(head.target_sketch, sketch(target))
-    if found < SAME:
-        raise ValueError(
-            f"head={where!r} was made for a model of this shape with other weights (likeness {found:.2f}, a quantised "
-            "copy has above 0.98); use the head of this very model, or make one with `specdec train-head`."
-        )
+        head, where = load_head(Path(asked), shape), str(asked)
+    if isinstance(head, FeatureHead):
+        _check(head, target, shape, where)
     weight = target.get_output_embeddings().weight
     head = head.to(weight.device, weight.dtype if weight.dtype.is_floating_point else torch.float32)
-    head.draft_ids = head.draft_ids.to(weight.device)
     for parameter in head.parameters():
         parameter.requires_grad_(False)
     return head.borrow(target).eval()
 
 
-def load_head(folder: Path) -> FeatureHead:
-    """A head in this project's layout or a published one, in float32, not yet tied to a target.
+def _check(head: FeatureHead, target: Any, shape: TargetShape, where: str) -> None:
+    head.config.target.check(shape, where)
+    found = likeness(head.target_sketch.cpu().float(), sketch(target))
+    if found < SAME:
+        raise ValueError(
+            f"head={where!r} was made for a model of this shape with other weights (likeness {found:.2f}, a quantised "
+            "copy has above 0.98); use the head of this very model, or make one with `specdec train-head`."
+        )
+
+
+def load_head(folder: Path, target: TargetShape) -> Head:
+    """A head in this project's layout or a published one, in float32, not yet tied to a target of this shape.
 
     Raises:
         ValueError: a folder that holds no head.
     """
     if (folder / CONFIG_FILE).is_file():
         return load_own(folder)
-    raise ValueError(f"head={str(folder)!r} holds no draft head: there is no {CONFIG_FILE}.")
+    if (folder / CONFIG).is_file():
+        return load_medusa(folder, target) if is_medusa(folder) else load_published(folder, target)
+    raise ValueError(f"head={str(folder)!r} holds no draft head: there is neither {CONFIG_FILE} nor {CONFIG}.")
 
 
 def packaged(target: Any) -> Path:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
+from decoder.api import SpeculativeDecoder
 from decoder.heads.config import config_for
 from decoder.heads.eagle import FeatureHead
 from decoder.heads.fingerprint import sketch
 from decoder.heads.store import WEIGHTS_FILE, load_own
+from decoder.measure.prompts import as_ids, read_prompts
+from decoder.models.tiny import tiny_paths
+from decoder.training.curves import ACCEPTANCE_FILE
 from decoder.training.recipe import Recipe
 from decoder.training.run import Run
 from decoder.training.start import fit_outputs, initialise
 from decoder.training.teacher import LessonStore, Teacher
 from decoder.training.texts import batch_of, batches, frequent_ids, read_texts
+from decoder.training.writing import is_texts, write_texts
 
 RECIPE_FILE = "recipe.json"
 
@@ -85,4 +93,29 @@ def fit(run: Run) -> dict[str, float]:
 
 
 def load_target(name: str, dtype: str = "float32") -> Any:
-    return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype))
+    """A transformers model, "tiny" for the bundled one."""
+    source = str(tiny_paths().target) if name == "tiny" else name
+    return AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+
+
+def run_command(options: argparse.Namespace) -> None:
+    """What `specdec train-head` does: texts where only prompts are given, then the head."""
+    given = {field.name: getattr(options, field.name, None) for field in fields(Recipe)}
+    recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
+    data, out, dtype = Path(options.data), Path(options.out), options.dtype or "float32"
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ValueError(f"--dtype {dtype!r} must be float32, bfloat16 or float16.")
+    if not data.exists():
+        raise ValueError(f"--data {str(data)!r} does not exist; name a file of texts or prompts, or a folder of texts.")
+    if not is_texts(data):
+        spec = SpeculativeDecoder(options.target, dtype=dtype, drafter="none")
+        prompts = as_ids(spec, read_prompts(data))
+        target, shown = spec.target, sys.stderr.isatty()
+        data = write_texts(
+            spec, prompts, out / "texts", new_tokens=options.max_new_tokens, seed=recipe.seed, progress=shown
+        )
+    else:
+        target = load_target(options.target, dtype)
+    run = train_head(target, data, out, recipe, store_gb=options.store_gb)
+    if run.accelerator.is_main_process:
+        print((out / ACCEPTANCE_FILE).read_text(encoding="utf-8"), end="")
