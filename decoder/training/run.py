@@ -100,11 +100,11 @@ class Run:
         self.head, self.teacher, self.rows, self.data, self.out, self.recipe = head, teacher, rows, data, out, recipe
         self.learner = Learner(head, rows, recipe)
         self._plain = optimisers(head, recipe)
+        self._rates = [group["lr"] for each in self._plain for group in each.param_groups]
         self.progress = Progress()
         self.curves = Curves(out)
         self._resume()
         self._model, *self._optimisers = self.accelerator.prepare(self.learner, *self._plain)
-        self._rates = [group["lr"] for each in self._plain for group in each.param_groups]
 
     # ---- resuming ----
 
