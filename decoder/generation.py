@@ -153,7 +153,7 @@ class Generation:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper.of_rows([(row.params, row.processors) for row in asked])
+        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
         target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
@@ -177,8 +177,8 @@ class Generation:
         elsewhere = device != torch.device(self._run.target.device)
         rows = []
         for row in self._asked():
-            own = [moved(processor, device) for processor in row.processors] if elsewhere else row.processors
-            rows.append((row.params, () if in_order else own))
+            own = () if in_order else row.processors
+            rows.append((row.params, [moved(each, device) for each in own] if elsewhere else own, row.padding))
         return Warper.of_rows(rows)
 
     @contextmanager

@@ -17,7 +17,7 @@ from transformers.generation import stopping_criteria as rules
 from decoder import outputs
 from decoder.asked.lengths import room_for
 from decoder.asked.options import as_ids
-from decoder.asked.processors import fitted, split
+from decoder.asked.processors import for_row, split
 from decoder.asked.prompts import encode
 from decoder.asked.request import Asker, Request, RowRequest, seed_for
 from decoder.controllers import Length
@@ -100,12 +100,15 @@ def request_from_transformers(
     given = tuple(passed.pop("logits_processor", None) or ())
     total, eos, criteria = _taken(passed.pop("stopping_criteria", None) or (), config)
     _refuse(config, passed)
-    params, rest = split(given) if config.do_sample else (SamplingParams(temperature=0.0), given)
+    scores = bool(config.output_scores and config.return_dict_in_generate)
+    params, rest = split(given, scores) if config.do_sample else (SamplingParams(temperature=0.0), given)
     prompts, _ = encode(input_ids, None, passed.get("attention_mask"), vocab_size=target.embedding_size)
     width, seed = input_ids.shape[1], seed_for(None, asker)
     rows = []
     for number, tokens in enumerate(prompts):
         cut = width - len(tokens)
+        if input_ids[number, cut:].tolist() != tokens:
+            raise ValueError(f"attention_mask hides ids of row {number} behind others; pad prompts on the left.")
         rows.append(
             RowRequest(
                 tokens=tokens,
@@ -114,7 +117,7 @@ def request_from_transformers(
                 limits=room_for(len(tokens), total - width, frozenset(eos), target.context_length),
                 seed=seed,
                 stream=number,
-                processors=tuple(fitted(processor, cut, number) for processor in rest),
+                processors=tuple(for_row(processor, number, len(prompts)) for processor in rest),
                 criteria=criteria,
                 padding=tuple(input_ids[number, :cut].tolist()),
             )
@@ -125,7 +128,7 @@ def request_from_transformers(
         k=k,
         verifier=asker.verifier,
         sampling=asker.sampling,
-        output_scores=bool(config.output_scores and config.return_dict_in_generate),
+        output_scores=scores,
         output_logits=bool(config.output_logits and config.return_dict_in_generate),
     )
     request.check(target)

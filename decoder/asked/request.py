@@ -27,7 +27,7 @@ from decoder.types import Drafter, Limits, SamplingParams, Verifier
 # Fields of a generation_config that change nothing about the tokens of a decoder-only run, or are read elsewhere.
 _HARMLESS = frozenset(
     "bos_token_id decoder_start_token_id transformers_version cache_implementation cache_config return_unused_kwargs "
-    "return_legacy_cache disable_compile renormalize_logits "
+    "return_legacy_cache disable_compile "
     "prefill_chunk_size num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
     "prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind "
     "low_memory compile_config continuous_batching_config early_stopping length_penalty num_beam_groups "
@@ -58,7 +58,8 @@ class Asker(Protocol):
 class RowRequest:
     """What is asked of one text.
 
-    tokens: the prompt's ids, without padding; padding: ids that stood before them, which stopping criteria see.
+    tokens: the prompt's ids, without padding; padding: ids that stood before them, which processors and stopping
+        criteria see.
     processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria.
     seed, stream: what the row's random stream is made of, so that it does not depend on its neighbours.
     """
@@ -171,8 +172,10 @@ def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, a
         settings = _merge(asked, mine)
         for copy in range(copies):
             # With a seed of its own a row writes what it would write alone.
-            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, number * copies + copy)
-            rows.append(_row(tokens, settings, seed, stream, asker))
+            text = number * copies + copy
+            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
+            place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
+            rows.append(_row(tokens, processors.of_text(settings, number, *place), seed, stream, asker))
     return rows
 
 
