@@ -257,16 +257,10 @@ def attention_mask(
     return seen[:, None]
 
 
-def cache_argument(model: Any) -> str:
-    """The name under which this model's forward takes its cache."""
+def cache_argument(model: Any) -> str | None:
+    """The name under which this model's forward takes its cache; None where it takes none."""
     names = inspect.signature(model.forward).parameters
-    for name in ("cache", "past_key_values"):
-        if name in names:
-            return name
-    raise ValueError(
-        f"{type(model).__name__}.forward takes neither cache nor past_key_values, so its state cannot be rolled back; "
-        "use a decoder-only attention model."
-    )
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 
 def check_rollback(model: Any, role: str) -> None:
@@ -280,10 +274,10 @@ def check_rollback(model: Any, role: str) -> None:
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{kind} is an encoder-decoder model; speculative decoding here needs a decoder-only model.")
     unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if getattr(model, "_is_stateful", False) or unknown:
-        why = f"layers of type {unknown}" if unknown else "recurrent state"
+    if unknown or getattr(model, "_is_stateful", False) or cache_argument(model) is None:
+        # Recurrent models say so by an attribute in some versions; in others their forward just takes no such cache.
+        why = f"layers of type {unknown}" if unknown else "recurrent state or no cache argument of a known name"
         raise ValueError(
             f"{kind} has {why}, whose state cannot be rolled back after a rejected draft; "
             "use a model with full or sliding-window attention only, or transformers' own generate()."
         )
-    cache_argument(model)

@@ -93,7 +93,9 @@ class CausalModel:
             and not self._windowed
             and model.config._attn_implementation == "sdpa"
         )
-        self._cache_name = cache_argument(model)
+        cache_name = cache_argument(model)
+        assert cache_name is not None, "refused by check_rollback"
+        self._cache_name = cache_name
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
