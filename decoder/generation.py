@@ -25,7 +25,7 @@ from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import StopStrings, cut_at_stop, new_text
+from decoder.text import StopStrings, new_text
 from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
@@ -237,6 +237,10 @@ class Generation:
         """Fold the steps of the finished run, a result per row."""
         return [self._result(row) for row in self.rows]
 
+    def surplus(self, row: Row) -> int:
+        """Characters of a row's text that lie beyond the stop string that ended it."""
+        return sum(rule.surplus for rule in row.stops if isinstance(rule, StopStrings))
+
     def _result(self, row: Row) -> GenerationResult:
         assert row.finish_reason is not None and self._parts is not None
         began = time.perf_counter()
@@ -245,9 +249,8 @@ class Generation:
         text = full_text = ""
         if self._run.tokenizer is not None:
             text, full_text = new_text(self._run.tokenizer, prompt, new)
-            before = full_text[: len(full_text) - len(text)]
-            text = cut_at_stop(text, self._request.stop_strings, before)
-            full_text = before + text
+            surplus = self.surplus(row)
+            text, full_text = text[: len(text) - surplus], full_text[: len(full_text) - surplus]
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(
             text=text,

@@ -165,8 +165,17 @@ class GenerationResult:
 
     @property
     def token_texts(self) -> tuple[str, ...]:
-        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest."""
-        return token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids) if self.tokenizer else ()
+        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest.
+
+        What the last token holds beyond a stop string is left out, as in `text`.
+        """
+        if not self.tokenizer:
+            return ()
+        pieces = token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids)
+        if self.finish_reason != "stop":
+            return pieces
+        surplus = max(0, sum(map(len, pieces)) - len(self.text))
+        return (*pieces[:-1], pieces[-1][: max(0, len(pieces[-1]) - surplus)])
 
     METRICS = (
         "wall_s prefill_s draft_s target_s overhead_s tokens_per_second acceptance_rate alpha tokens_per_iteration "
