@@ -157,7 +157,7 @@ def methods_for(
     tokens: int,
 ) -> list[Method]:
     """Rivals and drafters of one mode; those with a memory are made anew, empty."""
-    sampled = SamplingParams(options.temperature, 0, options.top_p)
+    sampled = SamplingParams(options.temperature, options.top_p)
     plan = Plan(tokens, SamplingParams(0.0) if mode == "greedy" else sampled)
     found: list[Method] = [named(name, spec, plan) for name in RIVALS]
     fresh = {

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = compare(
             spec,
             as_ids(spec, OWN_PROMPTS[: options.limit]),
-            Plan(options.max_new_tokens, SamplingParams(options.temperature)),
+            Plan(options.max_new_tokens, SamplingParams(options.temperature, top_p=1.0)),
             drafts=[(ModelDrafter(draft), k) for k in options.k],
             title=f"Layers on disk, int{options.bits} copy in memory as draft, T = {options.temperature:g}",
             repeats=options.repeats,

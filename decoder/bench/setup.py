@@ -63,7 +63,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling(args: argparse.Namespace) -> SamplingParams:
-    return SamplingParams(args.temperature, args.top_k, args.top_p)
+    return SamplingParams(args.temperature, args.top_p, args.top_k)
 
 
 def set_up(args: argparse.Namespace) -> Setup:

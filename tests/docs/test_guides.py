@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "custom_drafter.py"
 
 
-@pytest.mark.parametrize("name", ["drafters.md", "extending.md"])
+@pytest.mark.parametrize("name", ["drafters.md", "extending.md", "usage.md"])
 def test_blocks_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) >= 3

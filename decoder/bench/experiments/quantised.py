@@ -76,7 +76,7 @@ class QuantisedDrafts:
 
     def _laws_on_texts(self, draft: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Per position of the target's own texts: sum min(p, q), and TV(q in bfloat16, q in this form)."""
-        params, plain = SamplingParams(), in_form(self.spec.draft, "bfloat16")
+        params, plain = SamplingParams(top_p=1.0), in_form(self.spec.draft, "bfloat16")
         overlaps, distances = [], []
         for length, ids in self._texts:
             p, q, q16 = (laws_in_steps(model, ids, length, params) for model in (self.spec.target, draft, plain))
@@ -92,7 +92,7 @@ class QuantisedDrafts:
         overlaps, distances = self._laws_on_texts(draft)
         plain, _ = self._laws_on_texts(in_form(self.spec.draft, "bfloat16"))
         drafter = ModelDrafter(CausalModel(draft, "draft", *self.spec._vocabulary))
-        plan = Plan(self._tokens, SamplingParams())
+        plan = Plan(self._tokens, SamplingParams(top_p=1.0))
         report = compare(
             self.spec,
             prompts,

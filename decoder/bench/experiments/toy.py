@@ -52,7 +52,7 @@ def tested_overlap(spec: SpeculativeDecoder, result: GenerationResult, temperatu
         logits = [model(torch.tensor([ids])).logits[0] for model in (spec.target, spec.draft)]
         agree = (logits[0].argmax(-1) == logits[1].argmax(-1)).float()
     else:
-        params = SamplingParams(temperature=temperature)
+        params = SamplingParams(temperature=temperature, top_p=1.0)
         p, q = (laws(model, ids, params, 64) for model in (spec.target, spec.draft))
         agree = overlap(p, q)
     before = len(result.prompt_token_ids) - 1

@@ -78,7 +78,7 @@ class TokenAgainstBlock:
 
     def _seconds(self, k: int) -> Interval:
         """Speed of block over token verification on the bundled pair, one text at a time."""
-        plan = Plan(self._tokens, SamplingParams())
+        plan = Plan(self._tokens, SamplingParams(top_p=1.0))
         methods = [OwnMethod(name, self._decoder(BUNDLED, name, 0), plan, k) for name in ("token", "block")]
         prompts = as_ids(methods[0].spec, OWN_PROMPTS)
         samples = interleaved(methods, prompts, repeats=self._repeats)

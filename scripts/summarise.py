@@ -1,0 +1,150 @@
+"""Reduce the JSON of a measurement to the figures that an experiment's page quotes, and keep those only.
+
+    python scripts/summarise.py experiments/10-compare run1.json run2.json
+
+Takes what `specdec bench --out` and the `measure_*.py` scripts write. Each file becomes one entry of the folder's
+summary.json, named after the file; an entry of that name is replaced. Kept are the command, date, machine, versions and
+notes, and for each method medians, quartiles, speed-ups with their intervals, acceptance and agreement, with six
+significant digits. Raw samples and token ids are left out: they are large, and nobody compares them by eye.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from decoder.files import write_text
+
+SUMMARY = "summary.json"
+Entry = dict[str, Any]
+
+
+def rounded(value: Any) -> Any:
+    """Floats with six significant digits, wherever they stand."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def method(summary: Mapping[str, Any], *, whole: bool = True) -> Entry:
+    """One method. `whole`: with spread, intervals and agreement; a single group of prompts has the ratios only."""
+    found: Entry = {"name": summary["name"]}
+    if whole:
+        spread = summary["spread"]
+        found["runs"] = spread["count"]
+        found |= {"tokens_per_second": summary["tokens_per_second"], "quartiles": [spread["lower"], spread["upper"]]}
+    for baseline, ratio in summary["speedups"].items():
+        interval = [ratio["ratio"], ratio["lower"], ratio["upper"]]
+        found[f"vs_{baseline}"] = interval if whole else ratio["ratio"]
+    names = ("acceptance_rate", "alpha", "tokens_per_iteration") if whole else ("tokens_per_iteration",)
+    found |= {name: summary[name] for name in names}
+    found["drafting_percent"] = percent(summary.get("drafting_share"))
+    if whole:
+        found["overhead_percent"] = percent(summary["overhead_share"])
+        for each in list(summary["agreement"].values())[:1]:
+            found["equal"] = f"{each['equal']}/{each['of']}"
+    return rounded({name: value for name, value in found.items() if value is not None})
+
+
+def head(record: Mapping[str, Any], options: Mapping[str, Any]) -> Entry:
+    """Where, when and with what command."""
+    place = record["environment"]
+    found = {
+        "command": place["command"],
+        "date": place["date"][:16],
+        "machine": f"{place['processor']}, {place['threads']} threads of {place['cores']} cores",
+        "torch": place["versions"]["torch"],
+        "transformers": place["versions"]["transformers"],
+        "dtype": place.get("target", {}).get("dtype"),
+        "max_new_tokens": options.get("max_new_tokens"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def forwards(predictions: Mapping[str, Any]) -> Entry:
+    """Milliseconds of forwards of m tokens by themselves, and theory beside measurement."""
+    return {
+        "predictions": rounded(predictions["rows"]),
+        "forward_ms": rounded(
+            {
+                model: {m: 1000 * found["median"] for m, found in predictions[model]["forward_s"].items()}
+                for model in ("target", "draft")
+                if predictions.get(model)
+            }
+        ),
+    }
+
+
+def reduce(record: Mapping[str, Any]) -> Entry:
+    """One measurement.
+
+    Raises:
+        ValueError: neither a comparison nor a measurement by groups of prompts.
+    """
+    if "methods" in record:
+        plan = record["plan"]
+        found: Entry = {"title": record["title"], **head(record, plan), "temperature": plan["params"]["temperature"]}
+        found["notes"] = [note for note in record["notes"] if " differs from " not in note]
+        found["methods"] = [method(each) for each in record["methods"]]
+        return found | (forwards(record["predictions"]) if record.get("predictions") else {})
+    if "groups" in record:
+        settings = record["settings"]
+        found = {"title": Path(settings["target"]).name, **head(record, settings)}
+        found["modes"] = {
+            mode: {
+                group: [method(each, whole=group == "all" or len(groups) == 1) for each in methods]
+                for group, methods in groups.items()
+            }
+            for mode, groups in record["groups"].items()
+        }
+        return found
+    raise ValueError("this JSON holds neither `methods` nor `groups`; give what specdec bench or a script wrote.")
+
+
+def text(entries: Mapping[str, Entry]) -> str:
+    """JSON with a line for each method, so that a later measurement shows as a readable difference."""
+
+    def lines(value: Any, depth: int) -> str:
+        flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        deep = isinstance(value, (dict, list)) and any(isinstance(each, (dict, list)) for each in _parts(value))
+        if not deep or depth > 6 or len(flat) <= 100 or (isinstance(value, dict) and "name" in value):
+            return flat
+        pad = " " * (depth + 1)
+        if isinstance(value, dict):
+            body = [f"{pad}{json.dumps(name)}: {lines(each, depth + 1)}" for name, each in value.items()]
+            return "{\n" + ",\n".join(body) + "\n" + " " * depth + "}"
+        return "[\n" + ",\n".join(pad + lines(each, depth + 1) for each in value) + "\n" + " " * depth + "]"
+
+    return lines(dict(entries), 0) + "\n"
+
+
+def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("folder", type=Path, help="the experiment's folder")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="JSON files of measurements")
+    options = parser.parse_args(argv)
+    path = options.folder / SUMMARY
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for file in options.files:
+        entries[file.stem] = reduce(json.loads(file.read_text(encoding="utf-8")))
+    write_text(path, text(dict(sorted(entries.items()))))
+    print(f"{path}: {', '.join(file.stem for file in options.files)}")
+
+
+if __name__ == "__main__":
+    main()
