@@ -6,10 +6,10 @@ import random
 
 import pytest
 import torch
-from conftest import byte_level_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, StopStringCriteria
 
+from conftest import byte_level_tokenizer
 from decoder.text import (
     Detokenizer,
     StopStrings,
