@@ -22,7 +22,6 @@ from decoder.clock import clock_for
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
-from decoder.models.wrapped import opened
 from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
@@ -156,7 +155,7 @@ class Generation:
         warp = Warper.of_rows([(row.params, row.processors) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
-        target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
+        target = own.target.open(len(self.rows), limit, held)
         recorder = self._recorder
         return Parts(
             target=target if recorder is None else recorder.session(target),
@@ -166,8 +165,8 @@ class Generation:
             warp=warp if recorder is None else recorder.warp(warp),
             draft_warp=self._draft_warp(in_order, draft_device),
             random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
-            target_clock=clock_for(own.target.device),
-            draft_clock=clock_for(draft_device),
+            target_clock=own.target.clock,
+            draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
             in_order=in_order,
         )
 
@@ -230,13 +229,14 @@ class Generation:
         if streamer is not None:
             streamer.end()
 
-    def finish(self) -> None:
-        """Run to the end, with a bar over the tokens when one long text is all there is."""
+    def finish(self) -> list[GenerationResult]:
+        """Run to the end, with a bar over the tokens when one long text is all there is; a result per row."""
         alone = len(self._request.rows) == 1
         total = self.rows[0].limits.max_new_tokens
         with tqdm(total=total, disable=not (self._request.progress and alone), unit="token") as bar:
             for step in self.steps():
                 bar.update(len(step.rows[0].emitted))
+        return self.results()
 
     @contextmanager
     def _reserved_cache(self) -> Iterator[None]:

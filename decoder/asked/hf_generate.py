@@ -15,10 +15,9 @@ import torch
 from transformers.generation import stopping_criteria as rules
 
 from decoder import outputs
-from decoder.asked.lengths import room_for
 from decoder.asked.options import as_ids
 from decoder.asked.processors import fitted, split
-from decoder.asked.prompts import encode
+from decoder.asked.prompts import encode, room_for
 from decoder.asked.request import Asker, Request, RowRequest, seed_for
 from decoder.controllers import Length
 from decoder.models.hf import CausalModel

@@ -60,6 +60,12 @@ WARPER_FIELDS: Mapping[str, Any] = {
     "top_h": None,
     "watermarking_config": None,
 }
+# Settings for which there is a processor to make or to hand on.
+ASKED_BY = (
+    FIELDS.keys()
+    | WARPER_FIELDS.keys()
+    | {"logits_processor", "prefix_allowed_tokens_fn", "frequency_penalty", "presence_penalty"}
+)
 _WARPERS = {  # in the order in which this decoder applies them
     library.TemperatureLogitsWarper: "temperature",
     library.TopKLogitsWarper: "top_k",
