@@ -26,7 +26,7 @@ from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
 from decoder.text import StopStrings, new_text
-from decoder.types import Controller, Drafter, Step, Verifier
+from decoder.types import Controller, Drafter, SamplingParams, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
 
@@ -163,22 +163,22 @@ class Generation:
             verifier=self._verifier(),
             controller=own.controller,
             warp=warp if recorder is None else recorder.warp(warp),
-            draft_warp=self._draft_warp(in_order, draft_device),
+            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device)),
             random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
             target_clock=own.target.clock,
             draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
             in_order=in_order,
         )
 
-    def _draft_warp(self, in_order: bool, device: torch.device) -> Warper:
+    def _draft_rows(self, in_order: bool, device: torch.device) -> list[tuple[SamplingParams, Sequence[Any]]]:
         """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
         without any where they must see each prefix once."""
         elsewhere = device != torch.device(self._run.target.device)
-        rows = []
+        rows: list[tuple[SamplingParams, Sequence[Any]]] = []
         for row in self._asked():
             own = [moved(processor, device) for processor in row.processors] if elsewhere else row.processors
             rows.append((row.params, () if in_order else own))
-        return Warper.of_rows(rows)
+        return rows
 
     @contextmanager
     def _memory_errors(self) -> Iterator[None]:

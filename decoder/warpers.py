@@ -96,7 +96,8 @@ class Warper:
         distribution of a greedy row has all its mass on the likeliest token."""
         own = [(params, tuple(processors)) for params, processors in rows]
         warper = cls(*own[0])
-        if any(params != own[0][0] or processors or own[0][1] for params, processors in own):
+        first = own[0][0]
+        if any((params is not first and params != first) or processors for params, processors in own):
             warper._rows = own
             warper.greedy = all(params.greedy for params, _ in own)
         return warper
