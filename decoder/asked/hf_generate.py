@@ -91,7 +91,7 @@ def _own_cache(passed: dict[str, Any], input_ids: torch.Tensor) -> Any:
         raise ValueError("a cache that already holds tokens is not supported with custom_generate; leave it out.")
     if not isinstance(cache, (DynamicCache, StaticCache)):
         raise ValueError(
-            f"custom_generate fills a DynamicCache or StaticCache, no {type(cache).__name__}; leave it out."
+            f"custom_generate fills a DynamicCache or a StaticCache, no {type(cache).__name__}; leave it out."
         )
     mask = passed.get("attention_mask")
     if input_ids.shape[0] != 1 or (mask is not None and not bool(mask.bool().all())):
