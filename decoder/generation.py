@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,13 @@ class TurnCache:
     @property
     def nbytes(self) -> int:
         return self.target.nbytes + (self.draft.nbytes if self.draft is not None else 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TurnCache:
+        """A second conversation from here: buffers of its own, over the same models."""
+        return TurnCache(copy.deepcopy(self.target, memo), copy.deepcopy(self.draft, memo), list(self.token_ids))
+
+    def __copy__(self) -> TurnCache:
+        return copy.deepcopy(self)  # two records over one set of buffers would make each other untrue
 
     def reserve(self, prompt: Sequence[int]) -> None:
         """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
