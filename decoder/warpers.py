@@ -16,7 +16,7 @@ from torch import Tensor
 from decoder.types import SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
-_Own = tuple[SamplingParams, tuple[Processor, ...], tuple[int, ...]]  # of one row: parameters, processors, padding
+RowSettings = tuple[SamplingParams, Sequence[Processor], Sequence[int]]  # parameters, processors, ids of the padding
 _SELECT = 128
 _COLD = 1e-6
 
@@ -88,22 +88,23 @@ class Warper:
 
     def __init__(self, params: SamplingParams, processors: Sequence[Processor] = ()) -> None:
         self.greedy = params.greedy  # of the whole run: it does not change when rows end
-        self._alike: _Own = (params, tuple(processors), ())
-        self._rows: list[_Own] | None = None
+        self._alike: RowSettings = (params, tuple(processors), ())
+        self._rows: list[RowSettings] | None = None
 
     @classmethod
-    def of_rows(cls, rows: Sequence[tuple[SamplingParams, Sequence[Processor], Sequence[int]]]) -> Warper:
+    def of_rows(cls, rows: Sequence[RowSettings]) -> Warper:
         """One (parameters, processors, ids of the padding) for each row. Greedy only if every row is: beside rows that
         sample, the distribution of a greedy row has all its mass on the likeliest token."""
-        own = [(params, tuple(processors), tuple(padding)) for params, processors, padding in rows]
-        warper = cls(own[0][0])
-        if any(params != own[0][0] or processors for params, processors, _ in own):
+        own: list[RowSettings] = [(params, tuple(processors), padding) for params, processors, padding in rows]
+        first = own[0][0]
+        warper = cls(first)
+        if any((params is not first and params != first) or processors for params, processors, _ in own):
             warper._rows = own
             warper.greedy = all(params.greedy for params, _, _ in own)
         return warper
 
     @property
-    def processors(self) -> tuple[Processor, ...]:
+    def processors(self) -> Sequence[Processor]:
         """All processors, whichever row they belong to."""
         return self._alike[1] if self._rows is None else tuple(each for _, mine, _ in self._rows for each in mine)
 
@@ -112,7 +113,7 @@ class Warper:
         if self._rows is not None:
             self._rows = [self._rows[row] for row in rows]
 
-    def _of(self, row: int) -> _Own:
+    def _of(self, row: int) -> RowSettings:
         return self._alike if self._rows is None else self._rows[row]
 
     def scores(
@@ -135,7 +136,7 @@ class Warper:
             found.append(self._row_scores(scores[b], context, None if drafted is None else drafted[b : b + 1], own))
         return torch.stack(found)
 
-    def _row_scores(self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, own: _Own) -> Tensor:
+    def _row_scores(self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, own: RowSettings) -> Tensor:
         """One row's scores [n, V], position by position."""
         _, processors, padding = own
         if not processors:

@@ -58,6 +58,12 @@ WARPER_FIELDS: Mapping[str, Any] = {
 }
 # What transformers fills in before it builds processors.
 _PLAIN: Mapping[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "use_cache": True}
+# Settings for which there is a processor to make or to hand on.
+ASKED_BY = (
+    FIELDS.keys()
+    | WARPER_FIELDS.keys()
+    | {"logits_processor", "prefix_allowed_tokens_fn", "frequency_penalty", "presence_penalty"}
+)
 _WARPERS = {  # in the order in which this decoder applies them
     library.TemperatureLogitsWarper: "temperature",
     library.TopKLogitsWarper: "top_k",
