@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from tqdm.auto import tqdm
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
+from decoder import outputs
 from decoder.asked.building import Loaded, Named, load, takes
 from decoder.asked.hf_generate import request_from_transformers
 from decoder.asked.options import CallOptions
@@ -160,12 +160,14 @@ class SpeculativeDecoder:
                 raise ValueError(
                     f"{name}=True does not go with stream(), whose result is its `result`; use generate()."
                 )
-        return TextStream(Generation(self.run_for(request), request), self.tokenizer, request.stop_strings)
+        return TextStream(Generation(self.run_for(request), request), self.tokenizer, request.rows[0].stop_strings)
 
-    def __call__(self, model: Any, input_ids: torch.Tensor, **passed: Any) -> Any:
-        """The hook of `model.generate(..., custom_generate=spec)`: this decoder's drafter drafts for `model`.
+    def __call__(self, model: Any, input_ids: torch.Tensor, k: Length = 4, **passed: Any) -> Any:
+        """The hook of `model.generate(..., custom_generate=spec, k=4)`: this decoder's drafter drafts for `model`.
 
-        Sampling follows the call's generation_config; returns ids [B, L] padded on the right.
+        Sampling follows the call's generation_config; returns ids [B, L] padded on the right, or with
+        return_dict_in_generate=True a `SpeculativeOutput`, which holds the results with their statistics. transformers
+        hands on the keywords that stand in this signature: k, an integer or "auto".
         """
         target = self.target_model if model is self.target else CausalModel(model, "target", *self._vocabulary)
         head, size = target.head_size, self._vocabulary[0]
@@ -174,9 +176,8 @@ class SpeculativeDecoder:
                 f"custom_generate: this decoder serves a vocabulary of {size} ids, but the model's head has {head}; "
                 "build the decoder from a model of the same family, with its tokenizer."
             )
-        request, output = request_from_transformers(input_ids, passed, target, self)
-        results = [result for batch in self._batches(request, target) for result in batch]
-        return output.pack([result.token_ids for result in results])
+        request, hand_back = request_from_transformers(input_ids, passed, check_length(k), target, self)
+        return hand_back.pack([result for batch in self._batches(request, target) for result in batch])
 
     # ---- measuring ----
 
@@ -215,28 +216,26 @@ class SpeculativeDecoder:
                 results += batch
                 bar.update(len(batch))
         if request.return_dict:
-            return GenerateDecoderOnlyOutput(sequences=self._sequences(results, request))
+            return outputs.pack(
+                results,
+                self._sequences(results, request),
+                scores=request.output_scores,
+                logits=request.output_logits,
+            )
         return results if request.many else results[0]
 
     def _batches(self, request: Request, target: CausalModel | None = None) -> Iterator[list[GenerationResult]]:
         """The results of a call, batch by batch, in order.
 
-        Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time; rows of
-        different lengths run apart where a processor counts positions.
+        Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time.
         """
         run = self.run_for(request, target)
-        drafts_together = getattr(getattr(run.drafter, "model", None), "can_batch", True)
-        together = run.target.can_batch and drafts_together and not request.invariant
-        numbers: list[int] = []
-        for number, row in enumerate(request.rows):
-            numbers.append(number)
-            following = request.rows[number + 1] if number + 1 < len(request.rows) else None
-            apart = request.counts_positions and following is not None and len(following) != len(row)
-            if following is None or len(numbers) == (request.batch_size if together else 1) or apart:
-                generation = Generation(run, request.for_row(numbers[0]), numbers)
-                generation.finish()
-                yield generation.results()
-                numbers = []
+        together = run.target.can_batch and run.drafter.can_batch and not request.invariant
+        size = request.batch_size if together else 1
+        for first in range(0, len(request.rows), size):
+            generation = Generation(run, request, range(first, min(first + size, len(request.rows))))
+            generation.finish()
+            yield generation.results()
 
     def _sequences(self, results: Sequence[GenerationResult], request: Request) -> torch.Tensor:
         """Prompt and new ids of all rows, padded on the right: [B, L]."""

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from decoder.text import token_pieces
 from decoder.types import RowStep, Step
 
@@ -52,6 +54,7 @@ class RowRound:
 
     @property
     def tested(self) -> int:
+        """Positions really tested: a round stops testing at its first rejection."""
         return min(self.accepted + 1, len(self.drafted))
 
 
@@ -74,11 +77,22 @@ def _ratio(part: float, whole: float) -> float:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """One emitted token and what the target gave it: natural logarithms of its probability before processors and
+    warpers. top: (id, log-probability) of the likeliest tokens, likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class GenerationResult:
     """One finished text and the account of how it came about. Unpacks as `text, seconds`.
 
     Times are seconds. In a batch the times are those of the shared rounds in which this row was live, not a share of
-    them. Rates that divide by zero (no draft, no round) are NaN.
+    them. Rates that divide by zero (no draft, no round) are NaN. `logprobs`, `scores` and `logits` hold one entry for
+    each new token where the call asked for them (`decoder.outputs`), else None.
     """
 
     text: str
@@ -91,6 +105,9 @@ class GenerationResult:
     lossless: bool
     tokenizer: Any = field(default=None, repr=False, compare=False)
     cache: Any = field(default=None, repr=False, compare=False)
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+    scores: tuple[Tensor, ...] | None = field(default=None, repr=False, compare=False)
+    logits: tuple[Tensor, ...] | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.text, self.wall_s))
@@ -180,6 +197,11 @@ class GenerationResult:
         out: dict[str, Any] = {name: getattr(self, name) for name in ("text", "full_text", "finish_reason", "lossless")}
         out |= {name: plain(getattr(self, name)) for name in self.METRICS}
         out |= {name: list(getattr(self, name)) for name in ("token_ids", "prompt_token_ids", "fates")}
+        if self.logprobs is not None:
+            out["logprobs"] = [
+                {"token_id": each.token_id, "logprob": each.logprob, "top": [list(pair) for pair in each.top]}
+                for each in self.logprobs
+            ]
         out["acceptance_per_position"] = [plain(value) for value in self.acceptance_per_position]
         out["steps"] = [
             {

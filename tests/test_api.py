@@ -432,8 +432,8 @@ def test_a_generation_config_works_and_keywords_win(decoder, greedy) -> None:
     assert config.max_new_tokens == 6, "the caller's object is not modified"
 
 
-def test_a_models_own_generation_config_counts_where_it_is_given(greedy) -> None:
-    """`generate` reads it by itself (Qwen's holds a repetition penalty); here it is an argument like any other."""
+def test_a_models_own_generation_config_counts_as_in_generate(greedy) -> None:
+    """Qwen's holds a repetition penalty. What a call says itself wins."""
     target = toy_model("llama", seed=5)
     free = greedy(target, PROMPT, 16)
     own = {"repetition_penalty": 1.6, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "do_sample": True}
@@ -443,7 +443,9 @@ def test_a_models_own_generation_config_counts_where_it_is_given(greedy) -> None
     decoder = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.05), temperature=0)
     options = {"max_new_tokens": 16, "do_sample": False}
     assert ids_of(decoder.generate(PROMPT, generation_config=target.generation_config, **options)) == wanted
-    assert ids_of(decoder.generate(PROMPT, **options)) == free
+    assert ids_of(decoder.generate(PROMPT, **options)) == wanted
+    assert ids_of(decoder.generate_baseline(PROMPT, **options)) == wanted
+    assert ids_of(decoder.generate(PROMPT, repetition_penalty=1.0, **options)) == free
 
 
 def test_return_dict_pads_on_the_right_with_the_pad_token(decoder, greedy) -> None:

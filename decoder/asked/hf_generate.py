@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.generation import logits_process as library
 from transformers.generation import stopping_criteria as rules
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from decoder import outputs
+from decoder.asked.lengths import room_for
 from decoder.asked.options import as_ids
-from decoder.asked.processors import check_one_row
+from decoder.asked.processors import fitted, split
 from decoder.asked.prompts import encode
-from decoder.asked.request import Asker, Request, room_for, seed_for
+from decoder.asked.request import Asker, Request, RowRequest, seed_for
+from decoder.controllers import Length
 from decoder.models.hf import CausalModel
+from decoder.results import GenerationResult
 from decoder.types import SamplingParams
 
 _IGNORED = {  # prepared for transformers' own loop; this one makes its own
@@ -34,54 +36,25 @@ _IGNORED = {  # prepared for transformers' own loop; this one makes its own
     "cache_position",
     "token_type_ids",
 }
-_EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+_EXTRA_OUTPUTS = ("output_attentions", "output_hidden_states")
 
 
 @dataclass(frozen=True)
-class Output:
-    """How to hand the ids back."""
+class HandBack:
+    """How to hand the texts back."""
 
     prompt: torch.Tensor  # [B, L], as it came, padding included
     pad: int
     as_dict: bool
+    scores: bool
+    logits: bool
 
-    def pack(self, new: Sequence[Sequence[int]]) -> Any:
-        """Prompt and new ids, padded on the right: [B, L + longest]."""
-        width = max(map(len, new))
-        tail = [list(ids) + [self.pad] * (width - len(ids)) for ids in new]
+    def pack(self, results: Sequence[GenerationResult]) -> Any:
+        """Prompt and new ids, padded on the right: [B, L + longest]; or the whole output."""
+        width = max(len(result.token_ids) for result in results)
+        tail = [[*result.token_ids, *[self.pad] * (width - len(result.token_ids))] for result in results]
         sequences = torch.cat([self.prompt, torch.tensor(tail, device=self.prompt.device)], dim=1)
-        return GenerateDecoderOnlyOutput(sequences=sequences) if self.as_dict else sequences
-
-
-_WARPERS = {  # in the order in which this decoder applies them
-    library.TemperatureLogitsWarper: "temperature",
-    library.TopKLogitsWarper: "top_k",
-    library.TopPLogitsWarper: "top_p",
-    library.MinPLogitsWarper: "min_p",
-}
-
-
-def _is_plain(processor: Any) -> bool:
-    """A warper with transformers' usual settings, for which `SamplingParams` can stand."""
-    usual = getattr(processor, "filter_value", -float("inf")) == -float("inf")
-    return usual and getattr(processor, "min_tokens_to_keep", 1) == 1
-
-
-def _split(processors: Sequence[Any]) -> tuple[SamplingParams, tuple[Any, ...]]:
-    """The warpers at the end of the list become parameters; everything before them stays a processor, in its place.
-
-    Warpers are functions of the scores, so one that stands elsewhere (twice, or before a watermark) is exact there too.
-    """
-    rest = list(processors)
-    while rest and isinstance(rest[-1], library.LogitNormalization):
-        rest.pop()  # changes no probability
-    values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    order = list(_WARPERS)
-    while rest and type(rest[-1]) in order and _is_plain(rest[-1]):
-        kind = type(rest[-1])
-        values[_WARPERS[kind]] = getattr(rest.pop(), _WARPERS[kind])
-        order = order[: order.index(kind)]
-    return SamplingParams(**values), tuple(rest)
+        return outputs.pack(results, sequences, scores=self.scores, logits=self.logits) if self.as_dict else sequences
 
 
 def _refuse(config: Any, passed: dict[str, Any]) -> None:
@@ -101,38 +74,61 @@ def _refuse(config: Any, passed: dict[str, Any]) -> None:
         raise ValueError(f"custom_generate cannot return {wanted} here; leave them out.")
 
 
+def _taken(criteria: Sequence[Any], config: Any) -> tuple[int, list[int], tuple[Any, ...]]:
+    """(total length, EOS ids, the other criteria). The list holds transformers' own rules or the caller's in their
+    place; those of the usual classes become limits, any other is asked after each token."""
+    total, eos, rest = None, [], []
+    for rule in criteria:
+        if type(rule) is rules.MaxLengthCriteria:
+            total = rule.max_length if total is None else min(total, rule.max_length)
+        elif type(rule) is rules.EosTokenCriteria:
+            eos += as_ids("eos_token_id", rule.eos_token_id)
+        else:
+            rest.append(rule)
+    return int(config.max_length if total is None else total), eos, tuple(rest)
+
+
 def request_from_transformers(
-    input_ids: torch.Tensor, passed: dict[str, Any], target: CausalModel, asker: Asker
-) -> tuple[Request, Output]:
+    input_ids: torch.Tensor, passed: dict[str, Any], k: Length, target: CausalModel, asker: Asker
+) -> tuple[Request, HandBack]:
     """(the request, how to return its ids).
 
     Raises:
         ValueError: beams, a cache that already holds tokens, or arguments this decoder would have to ignore.
     """
     config = passed.pop("generation_config")
-    processors = passed.pop("logits_processor", None) or ()
-    criteria = passed.pop("stopping_criteria", None) or ()
+    given = tuple(passed.pop("logits_processor", None) or ())
+    total, eos, criteria = _taken(passed.pop("stopping_criteria", None) or (), config)
     _refuse(config, passed)
-    params, rest = _split(processors)
-    if not config.do_sample:
-        params, rest = SamplingParams(temperature=0.0), tuple(processors)
-    eos = [] if config.eos_token_id is None else as_ids("eos_token_id", config.eos_token_id)
-    own = (rules.MaxLengthCriteria, rules.EosTokenCriteria)
-    rows, _ = encode(input_ids, None, passed.get("attention_mask"), vocab_size=target.embedding_size)
-    new = int(config.max_length) - input_ids.shape[1]  # max_length counts a padded row's padding
+    params, rest = split(given) if config.do_sample else (SamplingParams(temperature=0.0), given)
+    prompts, _ = encode(input_ids, None, passed.get("attention_mask"), vocab_size=target.embedding_size)
+    width, seed = input_ids.shape[1], seed_for(None, asker)
+    rows = []
+    for number, tokens in enumerate(prompts):
+        cut = width - len(tokens)
+        rows.append(
+            RowRequest(
+                tokens=tokens,
+                params=params,
+                # total counts a padded row's padding
+                limits=room_for(len(tokens), total - width, frozenset(eos), target.context_length),
+                seed=seed,
+                stream=number,
+                processors=tuple(fitted(processor, cut, number) for processor in rest),
+                criteria=criteria,
+                padding=tuple(input_ids[number, :cut].tolist()),
+            )
+        )
     request = Request(
         rows=tuple(rows),
         many=True,
-        k=4,
-        params=params,
-        limits=tuple(room_for(len(row), new, frozenset(eos), target.context_length) for row in rows),
-        prompt_length=input_ids.shape[1],
-        built=rest,
-        criteria=tuple(rule for rule in criteria if not isinstance(rule, own)),
-        seed=seed_for(None, asker),
+        k=k,
         verifier=asker.verifier,
         sampling=asker.sampling,
+        output_scores=bool(config.output_scores and config.return_dict_in_generate),
+        output_logits=bool(config.output_logits and config.return_dict_in_generate),
     )
-    check_one_row(request.built, len(rows))
+    request.check(target)
     pad = config.pad_token_id if config.pad_token_id is not None else (eos[0] if eos else 0)
-    return request, Output(input_ids, int(pad), bool(config.return_dict_in_generate))
+    as_dict = bool(config.return_dict_in_generate)
+    return request, HandBack(input_ids, int(pad), as_dict, request.output_scores, request.output_logits)

@@ -1,4 +1,4 @@
-"""L2: grouped key-value heads without copies, where a forward carries a mask.
+"""Grouped key-value heads without copies, where a forward carries a mask.
 
 transformers' sdpa attention hands key-value heads to torch as they are only without a mask; with one, which is every
 forward of more than one token behind a cache, it first copies each of them to all of its query heads, layer by layer,

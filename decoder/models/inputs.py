@@ -1,4 +1,4 @@
-"""L2: what a forward needs besides its tokens, made once for a model and sliced from then on: positions and masks.
+"""What a forward needs besides its tokens, made once for a model and sliced from then on: positions and masks.
 
 A forward of m tokens after s others takes positions s ... s + m - 1, and the query at position t sees slots 0 ... t.
 Both are windows of something larger: the positions of 0, 1, 2, ..., the mask of a staircase.

@@ -1,16 +1,32 @@
-"""The model that a run forwards: the caller's own, with the features asked for wrapped around it in one place."""
+"""The model that a run forwards: the caller's own, with the features asked for wrapped around it in one place.
+
+    packed     its linear layers once more in another layout (`models.packed`): a model in the model's place
+    compile    forwards behind the prefill through `torch.compile` (`models.compiled`): a `CausalModel` in its place
+    invariant  every forward of one run in one shape (`models.fixed`): a session in the session's place, per call
+
+The first two are loaded when they are asked for.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from decoder.models.cache import PositionCache
+from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
+from decoder.types import ModelSession
 
 
 def wrapped(
     model: Any, role: str, vocabulary: tuple[int, list[int]], *, packed: bool = False, compile: bool = False
 ) -> CausalModel:
-    """The model in the form that runs forward."""
+    """The model in the form that runs forward; the model given is not changed.
+
+    vocabulary: (V, ids that the tokenizer lacks), as `CausalModel` takes them.
+
+    Raises:
+        ValueError: the model cannot be run here, or not be packed.
+    """
     if packed:
         from decoder.models.packed import packed_copy
 
@@ -20,6 +36,15 @@ def wrapped(
 
         return CompiledModel(model, role, *vocabulary)
     return CausalModel(model, role, *vocabulary)
+
+
+def opened(
+    model: CausalModel, rows: int, limit: int, cache: PositionCache | None, *, invariant: bool = False
+) -> ModelSession:
+    """A run of the model: `CausalModel.open`, in the form that the call asks for."""
+    if invariant:
+        return FixedWidthSession.open(model, rows, limit, cache)
+    return model.open(rows, limit, cache)
 
 
 def check_unchanged(model: CausalModel) -> None:
