@@ -13,7 +13,7 @@ from decoder.types import Drafter
 
 LINES = 7_000  # of this package, by `import decoder`
 LATER = (
-    "testing bench report models.compiled models.packed models.quantize models.sharing models.probe models.toy".split()
+    "testing measure report cli arguments models.compiled models.packed models.quantize models.sharing models.probe models.toy".split()
 )
 
 PROGRAM = """
