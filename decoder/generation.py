@@ -26,7 +26,7 @@ from decoder.models.wrapped import opened
 from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import StopStrings, cut_at_stop, new_text
+from decoder.text import StopStrings, new_text
 from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
@@ -254,6 +254,10 @@ class Generation:
         """Fold the steps of the finished run, a result per row."""
         return [self._result(row) for row in self.rows]
 
+    def surplus(self, row: Row) -> int:
+        """Characters of a row's text that lie beyond the stop string that ended it."""
+        return sum(rule.surplus for rule in row.stops if isinstance(rule, StopStrings))
+
     def _result(self, row: Row) -> GenerationResult:
         assert row.finish_reason is not None and self._parts is not None
         began = time.perf_counter()
@@ -262,9 +266,8 @@ class Generation:
         text = full_text = ""
         if self._run.tokenizer is not None:
             text, full_text = new_text(self._run.tokenizer, prompt, new)
-            before = full_text[: len(full_text) - len(text)]
-            text = cut_at_stop(text, self._request.rows[row.number].stop_strings, before)
-            full_text = before + text
+            surplus = self.surplus(row)
+            text, full_text = text[: len(text) - surplus], full_text[: len(full_text) - surplus]
         said = None if self._recorder is None else self._recorder.rows[row.number]
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from decoder.checks import at_least, in_range, number
+from decoder.laps import Lap
+
 Contexts = Sequence[Sequence[int]]  # token ids of each row
 Rows = Sequence[int] | None  # which rows of a run; None: all
-
-from decoder.checks import at_least, in_range, number
 
 
 @dataclass(frozen=True)
@@ -85,32 +86,6 @@ class Verdict:
     accepted: Tensor
     next_tokens: Tensor
     overlap: Tensor | None = None
-
-
-class Lap(Protocol):
-    """A stretch of device time; reading it may wait for the device."""
-
-    @property
-    def seconds(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Laps:
-    """Several stretches as one."""
-
-    laps: tuple[Lap, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(lap.seconds for lap in self.laps)
-
-
-class Clock(Protocol):
-    """Stamps phases in the time of one device."""
-
-    def start(self) -> Any: ...
-
-    def stop(self, mark: Any) -> Lap: ...
 
 
 @dataclass(frozen=True)

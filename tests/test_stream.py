@@ -114,9 +114,38 @@ def test_a_stop_string_that_begins_in_the_prompt_stops_and_cuts_everywhere_alike
         assert list(result.token_ids) == wanted and result.finish_reason == "stop"
         assert result.text == piece[:-1] and result.full_text.endswith(stop)
         assert "".join(stream) == "".join(piece for piece, _ in spec.stream(prompt, **options).tokens()) == result.text
+        assert "".join(result.token_texts) == result.text
         assert list(stream.result.token_ids) == wanted
         tried += 1
     assert tried >= 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said", "stop", "text"),
+    [
+        ("x<s>", "y on and on", "xy", "y on and on"),  # the special token keeps the two apart
+        ("a", "x<s>y, xy on", "xy", "xy, xy"),
+        ("a", "x<s>y on", "s>y", "xy"),
+        ("a", "bx<s>y on", "x<", "bx"),
+    ],
+)
+@pytest.mark.parametrize("k", [0, 3])
+def test_with_special_tokens_ids_text_stream_and_reason_tell_one_story(
+    tokenizer, greedy, k: int, prompt: str, said: str, stop: str, text: str
+) -> None:
+    before = tokenizer(prompt)["input_ids"]
+    behind = tokenizer.decode(before[1:])  # a parrot's script begins behind the first token of its prompt
+    model, draft = parrot(tokenizer, behind + said), parrot(tokenizer, behind + said[:6] + "?")
+    spec = SpeculativeDecoder.from_models(model, draft, tokenizer=tokenizer, temperature=0)
+    ids, options = torch.tensor(before), {"k": k, "max_new_tokens": 30, "stop_strings": [stop]}
+    wanted = greedy(model, ids, 30, stop_strings=[stop], tokenizer=tokenizer)
+    result, stream = spec.generate(ids, **options), spec.stream(ids, **options)
+    assert list(result.token_ids) == wanted
+    assert result.finish_reason == ("eos" if wanted[-1] == tokenizer.eos_token_id else "stop")
+    assert result.text == text == "".join(result.token_texts)
+    assert "".join(stream) == text and stream.result.text == text
+    assert "".join(piece for piece, _ in spec.stream(ids, **options).tokens()) == text
+    assert list(stream.result.token_ids) == wanted and stream.result.finish_reason == result.finish_reason
 
 
 def test_special_tokens_are_not_part_of_the_text(tokenizer) -> None:

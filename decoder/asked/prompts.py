@@ -43,7 +43,10 @@ def _from_chat(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[in
             "prompt is a list of chat messages but this tokenizer has no chat template; pass a string, or set "
             "tokenizer.chat_template."
         )
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    begun = messages[-1].get("role") == "assistant"  # continued, as in transformers' pipeline, not answered
+    text = tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+    )
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template writes its own specials
 
 
@@ -93,7 +96,8 @@ def encode(
 ) -> tuple[list[list[int]], bool]:
     """(rows of token ids, whether the caller gave several prompts).
 
-    A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several.
+    A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several. A chat that ends in an
+    assistant message is a text to continue; any other gets the template's generation prompt.
     pad: an id that is padding in a 2-D tensor without a mask, as in transformers; None where no id is.
     vocab_size: ids the model has an embedding for; None does not check them.
 
