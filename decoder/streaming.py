@@ -1,12 +1,14 @@
-"""L3: a generation as an iterator of text.
+"""A generation as an iterator of text.
 
 Reads the same steps as everything else. A piece never holds half a character and never goes past a stop string.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from decoder.generation import Generation
@@ -18,6 +20,8 @@ class TextStream:
     """Iterates over text pieces; when it is exhausted, `result` is the finished result.
 
     As a generator it also *returns* the result (the value of `yield from`). Dropping it half-way is safe.
+    `async for` runs each round in a thread of the stream's own, so that the event loop goes on meanwhile; cancelling
+    the task, or `aclose()` on the iterator, ends the generation after the round under way.
     """
 
     def __init__(self, generation: Generation, tokenizer: object, stop_strings: tuple[str, ...]) -> None:
@@ -34,6 +38,9 @@ class TextStream:
 
     def __next__(self) -> str:
         return next(self._pieces)
+
+    def __aiter__(self) -> AsyncGenerator[str, None]:
+        return _in_a_thread(self._pieces)
 
     def _withheld(self, text: str) -> int:
         """How many characters at the end could still become a stop string."""
@@ -90,3 +97,15 @@ class TextStream:
             yield from zip(pieces, mine.fates(), strict=True)
         self.result = self._generation.results()[0]
         return self.result
+
+
+async def _in_a_thread(pieces: Generator[str, None, object]) -> AsyncGenerator[str, None]:
+    """The same pieces, each made in one thread while the event loop goes on."""
+    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "decoder-stream")
+    try:
+        while (piece := await loop.run_in_executor(thread, next, pieces, None)) is not None:
+            yield piece
+    finally:  # the end, an error, or a cancelled task: then a round may be under way, and the closing comes after it
+        closing = thread.submit(pieces.close)
+        thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)

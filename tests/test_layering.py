@@ -13,7 +13,7 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
     (0, ["checks", "laps", "types"]),
-    (1, ["clock", "files", "ragged", "randomness", "warpers", "verify", "controllers", "models.cache"]),
+    (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
     (3, ["loop", "readout", "drafters"]),
     (4, ["outputs", "asked"]),
