@@ -24,9 +24,20 @@ import torch
 from torch import Tensor
 
 from decoder.laps import Clock, Lap, Laps
-from decoder.ragged import ragged
 from decoder.readout import Read, read_verdict
-from decoder.types import Controller, Draft, Drafter, Limits, ModelSession, RandomSource, RowStep, Step, Verifier, Warp
+from decoder.types import (
+    Controller,
+    Draft,
+    Drafter,
+    Limits,
+    ModelSession,
+    RandomSource,
+    RowStep,
+    Step,
+    Verifier,
+    Warp,
+    ragged,
+)
 from decoder.verify.match import match_in_order
 
 StopRule = Callable[[Sequence[int], int], bool]  # (tokens so far, how many are prompt) -> stop here?

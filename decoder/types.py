@@ -21,6 +21,13 @@ Contexts = Sequence[Sequence[int]]  # token ids of each row
 Rows = Sequence[int] | None  # which rows of a run; None: all
 
 
+def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids, padded on the right with 0 -> [B, m] long."""
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How a distribution is warped before a token is taken from it.
