@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoder.models.sharing import find_layers
-
 
 def feature_modules(model: Any, layers: Sequence[int]) -> list[nn.Module]:
     """The modules whose outputs are these layers' hidden states.
@@ -23,6 +21,8 @@ def feature_modules(model: Any, layers: Sequence[int]) -> list[nn.Module]:
     Raises:
         ValueError: the model's layers cannot be found, or there are fewer.
     """
+    from decoder.models.sharing import find_layers  # only a head's run needs it
+
     _, _, held = find_layers(model)
     if any(not 1 <= layer <= len(held) for layer in layers):
         raise ValueError(f"feature layers {list(layers)} must lie in 1 ... {len(held)} for {type(model).__name__}.")
