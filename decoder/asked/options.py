@@ -118,6 +118,12 @@ def drafter(name: str, value: Any) -> str | Drafter:
     return value
 
 
+def check_head(head: Any, drafter: str | Drafter | None) -> None:
+    """A draft head goes with the drafter that runs it."""
+    if head is not None and drafter not in (None, "eagle"):
+        raise ValueError(f"head={head!r} goes with drafter='eagle', not {drafter!r}; leave one of them out.")
+
+
 def verifier(name: str, value: Any) -> Any:
     """A name that exists, or something to call."""
     if isinstance(value, str) and value not in VERIFIERS:

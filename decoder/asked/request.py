@@ -54,7 +54,7 @@ class Asker(Protocol):
     def target_model(self) -> CausalModel: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowRequest:
     """What is asked of one text.
 
