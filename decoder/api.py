@@ -155,6 +155,7 @@ class SpeculativeDecoder:
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
+        check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         request = Request.of(prompt, options, k, "stream", self)
