@@ -1,10 +1,11 @@
 """L2: results are folds over steps, so no two metrics can disagree.
 
 Definitions (the field's):
-    acceptance_rate              accepted / drafted, pooled over rounds
+    acceptance_rate              accepted / drafted, pooled over rounds; drafted counts all tokens proposed and verified
     alpha                        accepted / positions really tested (a round stops testing at its first rejection)
     tokens_per_iteration         tokens emitted after the prefill / target forwards after the prefill
     acceptance_per_position[i]   rounds that accepted at least i + 1 tokens / rounds (vLLM's, unconditional)
+Of a tree every node counts as drafted, so its acceptance_rate is low by nature, and a position is a depth.
 `prefill_s + draft_s + target_s + overhead_s == wall_s`; overhead is the remainder, reported and never hidden.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from decoder.text import token_pieces
+from decoder.trees import depths_of
 from decoder.types import RowStep, Step
 
 FATES = ("accepted", "recovered", "bonus", "plain")
@@ -36,6 +38,20 @@ class RowRound:
     wall_s: float
     draft_s: float
     target_s: float
+    parents: tuple[int, ...] = ()  # of a tree: each drafted token's parent, -1 for the committed text
+    path: tuple[int, ...] = ()  # of a tree: the nodes accepted
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path proposed."""
+        return max(depths_of(self.parents), default=0) if self.parents else len(self.drafted)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing was proposed beyond what was accepted."""
+        if self.parents:
+            return (self.path[-1] if self.path else -1) not in self.parents
+        return self.accepted == len(self.drafted)
 
     def fates(self) -> list[str]:
         """What each emitted token was: accepted, recovered (after a rejection), bonus (full acceptance) or plain."""
@@ -44,7 +60,7 @@ class RowRound:
             if not self.drafted:
                 names.append("plain")
             else:
-                names.append("bonus" if self.accepted == len(self.drafted) else "recovered")
+                names.append("bonus" if self.exhausted else "recovered")
         return names
 
     @property
@@ -55,7 +71,7 @@ class RowRound:
     @property
     def tested(self) -> int:
         """Positions really tested: a round stops testing at its first rejection."""
-        return min(self.accepted + 1, len(self.drafted))
+        return self.accepted + (not self.exhausted)
 
 
 def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
@@ -66,7 +82,15 @@ def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
         if mine is not None:
             found.append(
                 RowRound(
-                    step.index, mine.drafted, mine.accepted, mine.emitted, step.wall_s, step.draft_s, step.target_s
+                    step.index,
+                    mine.drafted,
+                    mine.accepted,
+                    mine.emitted,
+                    step.wall_s,
+                    step.draft_s,
+                    step.target_s,
+                    mine.parents,
+                    mine.path,
                 )
             )
     return tuple(found)
@@ -170,7 +194,7 @@ class GenerationResult:
 
     @property
     def acceptance_per_position(self) -> tuple[float, ...]:
-        depth = max((len(step.drafted) for step in self._rounds), default=0)
+        depth = max((step.depth for step in self._rounds), default=0)
         return tuple(_ratio(sum(step.accepted > i for step in self._rounds), self.num_iterations) for i in range(depth))
 
     @property
@@ -209,6 +233,7 @@ class GenerationResult:
                 "drafted": list(step.drafted),
                 "accepted": step.accepted,
                 "emitted": list(step.emitted),
+                **({"parents": list(step.parents), "path": list(step.path)} if step.parents else {}),
                 "wall_s": step.wall_s,
                 "draft_s": step.draft_s,
                 "target_s": step.target_s,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from decoder.trees import Tree
 from decoder.types import SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
@@ -120,10 +121,12 @@ class Warper:
         contexts: Sequence[Sequence[int]],
         drafted: Tensor | None = None,
         rows: Sequence[int] | None = None,
+        tree: Tree | None = None,
     ) -> Tensor:
         """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
 
-        Position i of row b follows contexts[b] + drafted[b, :i]. rows: which rows of the run these are; all by default.
+        Position i of row b follows contexts[b] + drafted[b, :i], in a tree contexts[b] and the path to node i - 1.
+        rows: which rows of the run these are; all by default.
         """
         scores = logits if logits.dtype == torch.float64 else logits.float()
         if not self.processors:
@@ -131,13 +134,19 @@ class Warper:
         found = []
         for b, context in enumerate(contexts):
             own = self._of(b if rows is None else rows[b])[1]
-            found.append(self._row_scores(scores[b], context, None if drafted is None else drafted[b : b + 1], own))
+            mine = None if drafted is None else drafted[b : b + 1]
+            found.append(self._row_scores(scores[b], context, mine, own, None if tree is None else tree.paths(b)))
         return torch.stack(found)
 
     def _row_scores(
-        self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, processors: tuple[Processor, ...]
+        self,
+        scores: Tensor,
+        context: Sequence[int],
+        drafted: Tensor | None,
+        processors: tuple[Processor, ...],
+        paths: Sequence[Sequence[int]] | None,
     ) -> Tensor:
-        """One row's scores [n, V], position by position."""
+        """One row's scores [n, V], position by position. paths: which drafted tokens lead to each; None: all before."""
         if not processors:
             return scores
         vocab = scores.shape[-1]
@@ -146,6 +155,10 @@ class Warper:
         padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare else scores
         prefix = torch.tensor([list(context)], dtype=torch.long, device=scores.device)  # [1, L]
         if drafted is not None:
+            if paths is not None:
+                branches = [torch.cat([prefix, drafted[:, path].to(prefix.device)], dim=1) for path in paths]
+                scored = [process(branch, padded[i : i + 1], processors) for i, branch in enumerate(branches)]
+                return torch.cat(scored)[:, :vocab]
             prefix = torch.cat([prefix, drafted.to(prefix.device)], dim=1)
         return torch.cat(
             [

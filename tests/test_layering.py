@@ -15,7 +15,7 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
-    (0, ["checks", "laps", "types"]),
+    (0, ["checks", "laps", "sampling", "trees", "types"]),
     (1, ["clock", "files", "ragged", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
     (3, ["loop", "readout", "drafters"]),
@@ -38,7 +38,11 @@ FORBIDDEN = {
 }
 
 
-ALLOWED = {"loop": ("decoder.types.",), "verify": ("decoder.types.",), "types": ("decoder.checks.", "decoder.laps.")}
+ALLOWED = {
+    "loop": ("decoder.types.",),
+    "verify": ("decoder.types.",),
+    "types": ("decoder.laps.", "decoder.sampling.", "decoder.trees."),
+}
 
 
 def modules() -> list[Path]:

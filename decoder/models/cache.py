@@ -111,6 +111,14 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
 
     get_max_cache_shape = get_max_length
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Slots sources [B, n] of each row go to targets [B, n]."""
+        for part in (self.keys, self.values):
+            assert part is not None
+            shape = (part.shape[0], part.shape[1], sources.shape[1], part.shape[3])
+            held = part.gather(2, sources.to(part.device)[:, None, :, None].expand(shape))
+            part.scatter_(2, targets.to(part.device)[:, None, :, None].expand(shape), held)
+
     def select(self, rows: Tensor) -> None:
         if self.is_initialized:
             self.keys = self.keys.index_select(0, rows.to(self.keys.device))
@@ -148,6 +156,19 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         )
         self.lengths = list(lengths)
         self._written = list(lengths)
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Of a tree written last, whose root is its first token: the nodes paths[b] move behind the root, in order."""
+        if all(list(path) == list(range(len(path))) for path in paths):
+            return
+        width = max(map(len, paths))
+        sources, targets = [], []
+        for root, path in zip(self._write.starts, paths, strict=True):
+            padding = [root] * (width - len(path))  # the root moves onto itself
+            sources.append([root + 1 + node for node in path] + padding)
+            targets.append([root + 1 + i for i in range(len(path))] + padding)
+        for layer in self.layers:
+            layer.move(torch.tensor(sources), torch.tensor(targets))
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
