@@ -15,11 +15,11 @@ from decoder.asked.building import Loaded, Named, load, takes
 from decoder.asked.hf_generate import request_from_transformers
 from decoder.asked.options import CallOptions
 from decoder.asked.request import Request, own_eos
-from decoder.controllers import Experiences, Length, check_length
+from decoder.controllers import Experiences, FixedLength, Length, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Run
 from decoder.models.hf import CausalModel
-from decoder.models.wrapped import check_unchanged, wrapped
+from decoder.models.wrapped import check_unchanged, fixed_width, wrapped
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import valid_ids
@@ -125,7 +125,7 @@ class SpeculativeDecoder:
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy, before any model runs.
         """
-        return self._answer(Request.of(prompt, options, check_length(k), "generate", self))
+        return self._answer(Request.of(prompt, options, k, "generate", self))
 
     @overload
     def generate_baseline(
@@ -149,7 +149,6 @@ class SpeculativeDecoder:
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
-        check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         request = Request.of(prompt, options, k, "stream", self)
@@ -200,9 +199,13 @@ class SpeculativeDecoder:
         if self.packed:
             check_unchanged(self.target_model)
         drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
-        controller = self._experiences.controller(request.k, request.drafter or self.drafter, reads=drafter.reads)
+        if request.k == "auto":
+            controller = self._experiences.controller(request.drafter or self.drafter, reads=drafter.reads)
+        else:
+            controller = FixedLength(request.k)
+        target = target or self.target_model
         return Run(
-            target=target or self.target_model,
+            target=fixed_width(target) if request.invariant else target,
             drafter=drafter.deferred() if request.k == "auto" else drafter if request.k else NoDrafter(),
             controller=controller,
             tokenizer=self.tokenizer,
@@ -230,12 +233,9 @@ class SpeculativeDecoder:
         Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time.
         """
         run = self.run_for(request, target)
-        together = run.target.can_batch and run.drafter.can_batch and not request.invariant
-        size = request.batch_size if together else 1
+        size = request.batch_size if run.target.can_batch and run.drafter.can_batch else 1
         for first in range(0, len(request.rows), size):
-            generation = Generation(run, request, range(first, min(first + size, len(request.rows))))
-            generation.finish()
-            yield generation.results()
+            yield Generation(run, request, range(first, min(first + size, len(request.rows)))).finish()
 
     def _sequences(self, results: Sequence[GenerationResult], request: Request) -> torch.Tensor:
         """Prompt and new ids of all rows, padded on the right: [B, L]."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,14 +23,13 @@ from decoder.clock import clock_for
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
-from decoder.models.wrapped import opened
 from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import StopStrings, cut_at_stop, new_text
+from decoder.text import StopStrings, new_text
 from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
-from decoder.warpers import Warper
+from decoder.warpers import RowSettings, Warper
 
 
 def criterion(rule: Any, device: torch.device, padding: Sequence[int] = ()) -> StopRule:
@@ -68,6 +68,13 @@ class TurnCache:
     @property
     def nbytes(self) -> int:
         return self.target.nbytes + (self.draft.nbytes if self.draft is not None else 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TurnCache:
+        """A second conversation from here: buffers of its own, over the same models."""
+        return TurnCache(copy.deepcopy(self.target, memo), copy.deepcopy(self.draft, memo), list(self.token_ids))
+
+    def __copy__(self) -> TurnCache:
+        return copy.deepcopy(self)  # two records over one set of buffers would make each other untrue
 
     def reserve(self, prompt: Sequence[int]) -> None:
         """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
@@ -153,10 +160,10 @@ class Generation:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper.of_rows([(row.params, row.processors) for row in asked])
+        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
-        target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
+        target = own.target.open(len(self.rows), limit, held)
         recorder = self._recorder
         return Parts(
             target=target if recorder is None else recorder.session(target),
@@ -164,22 +171,22 @@ class Generation:
             verifier=self._verifier(),
             controller=own.controller,
             warp=warp if recorder is None else recorder.warp(warp),
-            draft_warp=self._draft_warp(in_order, draft_device),
+            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device)),
             random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
-            target_clock=clock_for(own.target.device),
-            draft_clock=clock_for(draft_device),
+            target_clock=own.target.clock,
+            draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
             in_order=in_order,
         )
 
-    def _draft_warp(self, in_order: bool, device: torch.device) -> Warper:
+    def _draft_rows(self, in_order: bool, device: torch.device) -> list[RowSettings]:
         """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
         without any where they must see each prefix once."""
         elsewhere = device != torch.device(self._run.target.device)
-        rows = []
+        rows: list[RowSettings] = []
         for row in self._asked():
-            own = [moved(processor, device) for processor in row.processors] if elsewhere else row.processors
-            rows.append((row.params, () if in_order else own))
-        return Warper.of_rows(rows)
+            own = () if in_order else row.processors
+            rows.append((row.params, [moved(each, device) for each in own] if elsewhere else own, row.padding))
+        return rows
 
     @contextmanager
     def _memory_errors(self) -> Iterator[None]:
@@ -230,13 +237,14 @@ class Generation:
         if streamer is not None:
             streamer.end()
 
-    def finish(self) -> None:
-        """Run to the end, with a bar over the tokens when one long text is all there is."""
+    def finish(self) -> list[GenerationResult]:
+        """Run to the end, with a bar over the tokens when one long text is all there is; a result per row."""
         alone = len(self._request.rows) == 1
         total = self.rows[0].limits.max_new_tokens
         with tqdm(total=total, disable=not (self._request.progress and alone), unit="token") as bar:
             for step in self.steps():
                 bar.update(len(step.rows[0].emitted))
+        return self.results()
 
     @contextmanager
     def _reserved_cache(self) -> Iterator[None]:
@@ -254,6 +262,10 @@ class Generation:
         """Fold the steps of the finished run, a result per row."""
         return [self._result(row) for row in self.rows]
 
+    def surplus(self, row: Row) -> int:
+        """Characters of a row's text that lie beyond the stop string that ended it."""
+        return sum(rule.surplus for rule in row.stops if isinstance(rule, StopStrings))
+
     def _result(self, row: Row) -> GenerationResult:
         assert row.finish_reason is not None and self._parts is not None
         began = time.perf_counter()
@@ -262,9 +274,8 @@ class Generation:
         text = full_text = ""
         if self._run.tokenizer is not None:
             text, full_text = new_text(self._run.tokenizer, prompt, new)
-            before = full_text[: len(full_text) - len(text)]
-            text = cut_at_stop(text, self._request.rows[row.number].stop_strings, before)
-            full_text = before + text
+            surplus = self.surplus(row)
+            text, full_text = text[: len(text) - surplus], full_text[: len(full_text) - surplus]
         said = None if self._recorder is None else self._recorder.rows[row.number]
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(

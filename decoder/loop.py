@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from decoder.laps import Clock, Lap, Laps
-from decoder.ragged import ragged
+from decoder.proposals import as_wide_as_its_tree, within_vocabulary
 from decoder.readout import Read, read_verdict
 from decoder.types import (
     Controller,
@@ -39,6 +39,7 @@ from decoder.types import (
     TreeSession,
     Verifier,
     Warp,
+    ragged,
 )
 from decoder.verify.match import match_in_order
 
@@ -162,35 +163,10 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     assert draft.tokens.shape[0] == len(live) and all(
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
-    draft = _emittable(draft, parts.target.vocab_size)
-    return draft if draft.tree is None else _as_wide_as_its_tree(draft, parts), parts.draft_clock.stop(mark)
-
-
-def _as_wide_as_its_tree(draft: Draft, parts: Parts) -> Draft:
-    assert draft.tree is not None
-    if not parts.trees:
-        raise ValueError(
-            f"drafter {parts.drafter.name!r} proposes trees, which this model, verifier or processor cannot have "
-            "verified; write its chains(), which returns the drafter that proposes chains."
-        )
-    width = draft.tree.width
-    if width == 0:
-        return Draft.nothing(len(draft.counts))
-    probs = None if draft.probs is None else draft.probs[:, :width]
-    return replace(draft, tokens=draft.tokens[:, :width], probs=probs)
-
-
-def _emittable(draft: Draft, vocab_size: int) -> Draft:
-    """Cut each row before the first id outside the target's vocabulary: a prompt that is looked up may hold one."""
-    if draft.probs is not None or draft.tokens.device.type != "cpu" or draft.tokens.numel() == 0:
-        return draft  # drawn by a model over the target's own vocabulary
-    low, high = draft.tokens.aminmax()
-    if int(low) >= 0 and int(high) < vocab_size:
-        return draft
-    outside = (draft.tokens < 0) | (draft.tokens >= vocab_size)
-    counts = [min(n, [*row, True].index(True)) for n, row in zip(draft.counts, outside.tolist(), strict=True)]
-    tree = None if draft.tree is None else draft.tree.cut(counts)
-    return replace(draft, tokens=draft.tokens.masked_fill(outside, 0), counts=counts, tree=tree)
+    draft = within_vocabulary(draft, parts.target.vocab_size)
+    if draft.tree is not None:
+        draft = as_wide_as_its_tree(draft, parts.drafter.name, parts.trees)
+    return draft, parts.draft_clock.stop(mark)
 
 
 def _learn(contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts, draft_lap: Lap | None) -> Lap:

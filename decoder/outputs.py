@@ -10,7 +10,7 @@ They are taken from the forwards that the loop makes anyway, by wrapping the ses
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder.results import GenerationResult, TokenLogprobs
 from decoder.trees import Tree
-from decoder.types import ModelSession, Step
+from decoder.types import Contexts, ModelSession, Rows, Step
 from decoder.warpers import Warper
 
 
@@ -110,9 +110,9 @@ class _RecordedWarp:
     def scores(
         self,
         logits: Tensor,
-        contexts: Sequence[Sequence[int]],
+        contexts: Contexts,
         drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
         tree: Tree | None = None,
     ) -> Tensor:
         scores = self._warp.scores(logits, contexts, drafted, rows, tree)
@@ -128,14 +128,24 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # tra
 
 
 def pack(
-    results: Sequence[GenerationResult], sequences: Tensor, *, scores: bool = False, logits: bool = False
+    results: Sequence[GenerationResult],
+    sequences: Tensor,
+    *,
+    scores: bool = False,
+    logits: bool = False,
+    cache: Any = None,
 ) -> SpeculativeOutput:
-    """sequences [B, L]; `scores`, `logits` become tuples with a tensor [B, V] for each new position; 0 behind a row's
-    end, where transformers holds what it computed for padding."""
+    """sequences [B, L]; cache: the caller's own, filled.
+
+    `scores`, `logits` become tuples with a tensor [B, V] for each new position; 0 behind a row's end, where
+    transformers holds what it computed for padding.
+    """
     found: dict[str, Any] = {"sequences": sequences, "results": tuple(results)}
     for name, wanted in (("scores", scores), ("logits", logits)):
         if wanted:
             columns = [torch.stack(getattr(result, name)) for result in results]  # each [n, V]
             padded = torch.nn.utils.rnn.pad_sequence(columns, batch_first=True)  # [B, n, V]
             found[name] = tuple(padded.unbind(1))
+    if cache is not None:  # the field's name differs by version
+        found["cache" if "cache" in {each.name for each in fields(SpeculativeOutput)} else "past_key_values"] = cache
     return SpeculativeOutput(**found)

@@ -1,11 +1,15 @@
 """L2: results are folds over steps, so no two metrics can disagree.
 
 Definitions (the field's):
-    acceptance_rate              accepted / drafted, pooled over rounds; drafted counts all tokens proposed and verified
-    alpha                        accepted / positions really tested (a round stops testing at its first rejection)
+    accepted                     drafted tokens that the verifier kept *and that are in the text*: where EOS, a stop or
+                                 the length ends the text within a draft, what was drafted beyond counts as drafted only
+    acceptance_rate              accepted / drafted, pooled over rounds
+    alpha                        accepted / positions really tested (a round stops testing at its first rejection, or
+                                 where the text ends)
     tokens_per_iteration         tokens emitted after the prefill / target forwards after the prefill
     acceptance_per_position[i]   rounds that accepted at least i + 1 tokens / rounds (vLLM's, unconditional)
-Of a tree every node counts as drafted, so its acceptance_rate is low by nature, and a position is a depth.
+So `num_accepted_tokens` is the number of tokens whose fate is "accepted".
+Of a tree every node is verified and counts as drafted: its acceptance_rate is low by nature. A position is a depth.
 `prefill_s + draft_s + target_s + overhead_s == wall_s`; overhead is the remainder, reported and never hidden.
 """
 
@@ -29,7 +33,10 @@ FATES = ("accepted", "recovered", "bonus", "plain")
 
 @dataclass(frozen=True)
 class RowRound:
-    """One row's share of one round, with the times of the whole round in seconds."""
+    """One row's share of one round, with the times of the whole round in seconds.
+
+    accepted: how many leading drafted tokens are in the text.
+    """
 
     index: int
     drafted: tuple[int, ...]
@@ -55,7 +62,7 @@ class RowRound:
 
     def fates(self) -> list[str]:
         """What each emitted token was: accepted, recovered (after a rejection), bonus (full acceptance) or plain."""
-        names = ["accepted"] * min(self.accepted, len(self.emitted))
+        names = ["accepted"] * self.accepted
         if len(self.emitted) > len(names):
             if not self.drafted:
                 names.append("plain")
@@ -64,14 +71,9 @@ class RowRound:
         return names
 
     @property
-    def kept(self) -> int:
-        """Accepted tokens that are part of the text: an EOS inside the block drops the later ones."""
-        return min(self.accepted, len(self.emitted))
-
-    @property
     def tested(self) -> int:
-        """Positions really tested: a round stops testing at its first rejection."""
-        return self.accepted + (not self.exhausted)
+        """Positions of the text at which a drafted token was judged: the accepted ones and the first rejected one."""
+        return self.accepted + (len(self.emitted) > self.accepted and not self.exhausted)
 
 
 def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
@@ -80,19 +82,9 @@ def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
     for step in steps:
         mine: RowStep | None = next((part for part in step.rows if part.row == row), None)
         if mine is not None:
-            found.append(
-                RowRound(
-                    step.index,
-                    mine.drafted,
-                    mine.accepted,
-                    mine.emitted,
-                    step.wall_s,
-                    step.draft_s,
-                    step.target_s,
-                    mine.parents,
-                    mine.path,
-                )
-            )
+            accepted = min(mine.accepted, len(mine.emitted))  # the text may have ended among the accepted ones
+            times, tree = (step.wall_s, step.draft_s, step.target_s), (mine.parents, mine.path[:accepted])
+            found.append(RowRound(step.index, mine.drafted, accepted, mine.emitted, *times, *tree))
     return tuple(found)
 
 
@@ -204,8 +196,17 @@ class GenerationResult:
 
     @property
     def token_texts(self) -> tuple[str, ...]:
-        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest."""
-        return token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids) if self.tokenizer else ()
+        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest.
+
+        What the last token holds beyond a stop string is left out, as in `text`.
+        """
+        if not self.tokenizer:
+            return ()
+        pieces = token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids)
+        if self.finish_reason != "stop":
+            return pieces
+        surplus = max(0, sum(map(len, pieces)) - len(self.text))
+        return (*pieces[:-1], pieces[-1][: max(0, len(pieces[-1]) - surplus)])
 
     METRICS = (
         "wall_s prefill_s draft_s target_s overhead_s tokens_per_second acceptance_rate alpha tokens_per_iteration "

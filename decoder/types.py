@@ -23,6 +23,13 @@ Rows = Sequence[int] | None  # which rows of a run; None: all
 Paths = Sequence[Sequence[int]]  # nodes of each row's tree, from the root down
 
 
+def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids, padded on the right with 0 -> [B, m] long."""
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
+
+
 @dataclass(frozen=True)
 class Draft:
     """What a drafter proposes for every row of one round.

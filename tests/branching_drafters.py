@@ -9,9 +9,8 @@ import torch
 
 from decoder.drafters.branching import draw_children
 from decoder.models.toy import TableModel
-from decoder.ragged import ragged
 from decoder.trees import Tree
-from decoder.types import Draft, Drafter
+from decoder.types import Draft, Drafter, ragged
 
 # Parents; each a prefix-closed list, so that a smaller budget takes its beginning.
 FORK = (-1, -1, 0)  # two children, then one below the first

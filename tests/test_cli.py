@@ -101,7 +101,7 @@ def test_a_bare_call_samples_as_the_decoder_does(spec: SpeculativeDecoder) -> No
     assert (options.temperature, options.top_p, options.top_k, options.min_p) == (
         *(spec.params.temperature, spec.params.top_p, spec.params.top_k, spec.params.min_p),
     )
-    from decoder.asked.request import DEFAULT_NEW_TOKENS
+    from decoder.asked.lengths import DEFAULT_NEW_TOKENS
 
     assert options.max_new_tokens == DEFAULT_NEW_TOKENS
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers import (
+    Cache,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StaticCache,
+    StoppingCriteria,
+)
 from transformers.generation import logits_process as library
 
 from decoder import SpeculativeDecoder
@@ -53,24 +63,9 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_left_padded_batch_equals_generate(model, spec, name: str) -> None:
-    """Against each row alone: transformers lets a few processors see the padding, which changes a row's text."""
-    options = {"max_new_tokens": 16, "pad_token_id": 0, **OPTIONS[name]}
-    ours = model.generate(IDS, attention_mask=MASK, do_sample=False, custom_generate=spec, **options)
-    _, alone = both(model, spec, torch.tensor([ROWS[0]]), **options)
-    plain = model.generate(torch.tensor([ROWS[0]]), do_sample=False, **options)
-    assert torch.equal(alone, plain)
-    counts_padding = name in ("min_length", "forced_eos")  # lengths that count a row's padding: compare as a batch
-    for n, row in enumerate(ROWS):
-        if counts_padding:
-            wanted = model.generate(IDS, attention_mask=MASK, do_sample=False, **options)[n]
-        else:
-            wanted = torch.cat(
-                [IDS[n, : WIDTH - len(row)], model.generate(torch.tensor([row]), do_sample=False, **options)[0]]
-            )
-        got = ours[n]
-        width = max(len(got), len(wanted))
-        pad = [torch.nn.functional.pad(ids, (0, width - len(ids))) for ids in (got, wanted)]
-        assert torch.equal(*pad), f"row {n}"
+    """Processors see the padding that transformers shows them (every one of them: `asked/test_processors.py`)."""
+    plain, ours = both(model, spec, attention_mask=MASK, max_new_tokens=16, pad_token_id=0, **OPTIONS[name])
+    assert torch.equal(plain, ours)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -286,12 +281,48 @@ def test_what_would_have_to_be_ignored_is_refused(model, spec) -> None:
         model.generate(IDS[:2], attention_mask=MASK[:2] * 0 + torch.tensor([[1], [0]]), custom_generate=spec)
 
 
-def test_a_cache_that_holds_tokens_is_refused(model, spec) -> None:
-    import inspect
+def cache_name(model) -> str:
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
-    from transformers import DynamicCache
 
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+CACHES = {
+    "dynamic": lambda model: DynamicCache(),
+    "by-config": lambda model: DynamicCache(config=model.config),
+    "static": lambda model: StaticCache(config=model.config, max_cache_len=40),
+}
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_callers_empty_cache_is_filled_as_transformers_fills_it(family: str, kind: str) -> None:
+    changes = {"sliding_window": 8} if family == "mistral" else {}
+    model = toy_model(family, seed=5, **changes)
+    spec = SpeculativeDecoder.from_models(model, noisy_copy(model, 0.05))
+    name, options = cache_name(model), {"do_sample": False, "max_new_tokens": 12, "eos_token_id": 63}
+    true, ours = CACHES[kind](model), CACHES[kind](model)
+    plain = model.generate(IDS[:1], **options, **{name: true})
+    output = model.generate(IDS[:1], **options, **{name: ours}, custom_generate=spec, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, plain) and output[name] is ours
+    assert ours.get_seq_length() == true.get_seq_length() == plain.shape[1] - 1
+    for mine, wanted in zip(ours.layers, true.layers, strict=True):
+        torch.testing.assert_close(mine.keys, wanted.keys, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(mine.values, wanted.values, atol=1e-5, rtol=1e-4)
+    longer = torch.cat([plain, torch.tensor([[8, 21]])], dim=1)
+    fresh = model.generate(longer, **options)
+    assert torch.equal(model.generate(longer, **options, **{name: ours}), fresh)
+
+
+def test_a_cache_that_cannot_be_filled_exactly_is_refused(model, spec) -> None:
+    name = cache_name(model)
+    for prompts in ({"inputs": IDS, "attention_mask": MASK}, {"inputs": IDS[1:2], "attention_mask": MASK[1:2]}):
+        with pytest.raises(ValueError, match="fills a cache for one prompt without padding"):
+            model.generate(**prompts, custom_generate=spec, max_new_tokens=3, **{name: DynamicCache()})
+
+    class Own(Cache):
+        pass
+
+    with pytest.raises(ValueError, match="fills a DynamicCache or a StaticCache, no Own"):
+        model.generate(IDS[:1], custom_generate=spec, max_new_tokens=3, **{name: Own(layers=[])})
     cache = DynamicCache()
     model(IDS[:1], use_cache=True, **{name: cache})
     with pytest.raises(ValueError, match="cache that already holds tokens"):

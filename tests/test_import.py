@@ -12,9 +12,8 @@ from decoder.drafters import DRAFTERS
 from decoder.types import Drafter
 
 LINES = 7_000  # of this package, by `import decoder`
-LATER = (
-    "testing bench report models.compiled models.packed models.quantize models.sharing models.probe models.toy".split()
-)
+ABOVE = "testing measure report cli arguments".split()
+LATER = [*ABOVE, *(f"models.{name}" for name in "compiled packed quantize sharing probe toy".split())]
 
 PROGRAM = """
 import sys

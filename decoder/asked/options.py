@@ -212,6 +212,7 @@ class CallOptions(TypedDict, total=False):
     epsilon_cutoff: Annotated[float | None, share, ROW]
     eta_cutoff: Annotated[float | None, share, ROW]
     top_h: Annotated[float | None, share, ROW]
+    renormalize_logits: Annotated[bool | None, switch, ROW]
     remove_invalid_values: Annotated[bool | None, switch, ROW]
     prefix_allowed_tokens_fn: Annotated[Any, callable_, ROW]
     repetition_penalty: Annotated[float | None, penalty, ROW]

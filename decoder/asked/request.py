@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from transformers import GenerationConfig
 
 from decoder.asked import processors
-from decoder.asked.lengths import limits_for
 from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
-from decoder.asked.prompts import encode
-from decoder.controllers import Length
+from decoder.asked.prompts import encode, limits_for
+from decoder.controllers import Length, check_length
 from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
@@ -27,7 +26,7 @@ from decoder.types import Drafter, Limits, SamplingParams, Verifier
 # Fields of a generation_config that change nothing about the tokens of a decoder-only run, or are read elsewhere.
 _HARMLESS = frozenset(
     "bos_token_id decoder_start_token_id transformers_version cache_implementation cache_config return_unused_kwargs "
-    "return_legacy_cache disable_compile renormalize_logits "
+    "return_legacy_cache disable_compile "
     "prefill_chunk_size num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
     "prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind "
     "low_memory compile_config continuous_batching_config early_stopping length_penalty num_beam_groups "
@@ -54,11 +53,12 @@ class Asker(Protocol):
     def target_model(self) -> CausalModel: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowRequest:
     """What is asked of one text.
 
-    tokens: the prompt's ids, without padding; padding: ids that stood before them, which stopping criteria see.
+    tokens: the prompt's ids, without padding; padding: ids that stood before them, which processors and stopping
+        criteria see.
     processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria.
     seed, stream: what the row's random stream is made of, so that it does not depend on its neighbours.
     """
@@ -108,12 +108,15 @@ class Request:
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy.
         """
-        reject_unknown(options, where)
+        if type(k) is not int or k < 0:
+            check_length(k)
+        if options:
+            reject_unknown(options, where)
         prompts, many = encode(
             prompt,
             asker.tokenizer,
             options.get("attention_mask"),
-            _padding(options, asker),
+            lambda: _padding(options, asker),
             asker.target_model.embedding_size,
         )
         asked = _merged(options, asker)
@@ -154,8 +157,10 @@ class Request:
         for name in ("streamer", "cache", "return_cache"):
             if getattr(self, name) and len(self.rows) > 1:
                 raise ValueError(f"{name}= goes with one prompt, not {len(self.rows)}; call once per prompt.")
-        processors.check_not_shared([row.processors for row in self.rows])
-        check_pair(self.sampling, self.verifier)
+        if len(self.rows) > 1:
+            processors.check_not_shared([row.processors for row in self.rows])
+        if self.sampling != "rejection":
+            check_pair(self.sampling, self.verifier)
         if self.invariant:
             check_invariant(self.k, target.model.config._attn_implementation)
 
@@ -171,8 +176,10 @@ def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, a
         settings = _merge(asked, mine)
         for copy in range(copies):
             # With a seed of its own a row writes what it would write alone.
-            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, number * copies + copy)
-            rows.append(_row(tokens, settings, seed, stream, asker))
+            text = number * copies + copy
+            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
+            place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
+            rows.append(_row(tokens, processors.of_text(settings, number, *place), seed, stream, asker))
     return rows
 
 
@@ -181,7 +188,9 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     _check_together(asked, asker)
     eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
     limits = limits_for(asked, len(tokens), eos, target.context_length)
-    params, built = processors.build(asked, _sampling(asked, asker.params), tokens, limits, asker.target, target.device)
+    params, built = _sampling(asked, asker.params), ()
+    if processors.ASKED_BY & asked.keys():
+        params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
     return RowRequest(
         tokens=tokens,
         params=params,
@@ -204,7 +213,7 @@ def own_eos(asker: Asker) -> list[int]:
             f"its tokenizer's is {asker.tokenizer.eos_token_id}: pass eos_token_id= if texts should end there.",
             stacklevel=2,
         )
-    return [] if own is None else as_ids("eos_token_id", own)
+    return [] if own is None else [own] if isinstance(own, int) else list(own)
 
 
 def seed_for(asked: int | None, asker: Asker) -> int:
@@ -242,7 +251,7 @@ def _merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merged(options: CallOptions, asker: Asker) -> dict[str, Any]:
     """The model's generation_config, the call's over it, its keywords over both."""
-    given = settled(options)
+    given = settled(options) if options else {}
     own = _from_config(asker.target.generation_config, "the target's generation_config", _INHERITED)
     config = given.get("generation_config")
     passed = {} if config is None else _from_config(config, "generation_config", frozenset(CHECKS))
@@ -263,7 +272,7 @@ def _from_config(config: GenerationConfig, what: str, known: frozenset[str]) -> 
             )
     if found.get("max_new_tokens") is not None:
         found.pop("max_length", None)  # as in transformers
-    return settled(found)
+    return settled(found) if found else found
 
 
 def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:

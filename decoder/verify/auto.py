@@ -18,8 +18,7 @@ class AutoVerifier:
     lossless = True
     trees = True
 
-    def __init__(self) -> None:
-        self._match, self._block, self._tree = MatchVerifier(), BlockVerifier(), TokenVerifier()
+    _match, _block, _tree = MatchVerifier(), BlockVerifier(), TokenVerifier()  # none holds anything
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; whether the draft has a q depends on the drafter, never on this round's p."""
