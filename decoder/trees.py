@@ -120,3 +120,17 @@ def renumbered(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
     """The parents among the nodes kept."""
     place = {node: i for i, node in enumerate(kept)} | {-1: -1}
     return [place[parents[node]] for node in kept]
+
+
+def moves(roots: Sequence[int], paths: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """From which slots to which [B, n] the nodes of each row's path go, to stand in order behind the root.
+
+    roots: the root's slot in each row; node i was written i + 1 slots behind. Shorter rows move the root onto itself.
+    """
+    width = max(map(len, paths), default=0)
+    sources = [[root + 1 + node for node in path] for root, path in zip(roots, paths, strict=True)]
+    targets = [[root + 1 + i for i in range(len(path))] for root, path in zip(roots, paths, strict=True)]
+    padding = [[root] * (width - len(path)) for root, path in zip(roots, paths, strict=True)]
+    return [a + b for a, b in zip(sources, padding, strict=True)], [
+        a + b for a, b in zip(targets, padding, strict=True)
+    ]

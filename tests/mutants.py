@@ -182,9 +182,8 @@ MUTANTS = [
             ("seen = sees.gather(2, node[:, None].expand(-1, count, -1))",
              "seen = sees.new_ones(count, count).tril().expand_as(sees).gather(2, "
              "node[:, None].expand(-1, count, -1))")),
-    _mutant("tree: wrong path kept", "keeps the keys of the first nodes", CACHE, "greedy parity: trees, llama",
-            ("sources.append([root + 1 + node for node in path] + padding)",
-             "sources.append([root + 1 + i for i in range(len(path))] + padding)")),
+    _mutant("tree: wrong path kept", "keeps the keys of the first nodes", TREES, "greedy parity: trees, llama",
+            ("sources = [[root + 1 + node for node in path]", "sources = [[root + 1 + i for i in range(len(path))]")),
     _mutant("tree: wrong path kept", "keeps the first row's path in every row", LOOP, "greedy parity: trees, llama",
             ("paths = [part.path for part in record]", "paths = [record[0].path for part in record]")),
     _mutant("tree: wrong path kept", "emits the leading nodes", LOOP, "enumeration: match, trees of best tokens",

@@ -23,6 +23,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from typing_extensions import Self
 
+from decoder.trees import moves
+
 _ROOM = 64  # slots beyond the first forward, so that short texts never regrow
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what a position-addressed buffer can serve
 
@@ -116,10 +118,8 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Slots sources [B, n] of each row go to targets [B, n]."""
         for part in (self.keys, self.values):
-            assert part is not None
-            shape = (part.shape[0], part.shape[1], sources.shape[1], part.shape[3])
-            held = part.gather(2, sources.to(part.device)[:, None, :, None].expand(shape))
-            part.scatter_(2, targets.to(part.device)[:, None, :, None].expand(shape), held)
+            into = targets.to(part.device)[:, None, :, None].expand(-1, part.shape[1], -1, part.shape[3])
+            part.scatter_(2, into, part.gather(2, sources.to(part.device)[:, None, :, None].expand_as(into)))
 
     def select(self, rows: Tensor) -> None:
         if self.is_initialized:
@@ -161,16 +161,10 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """Of a tree written last, whose root is its first token: the nodes paths[b] move behind the root, in order."""
-        if all(list(path) == list(range(len(path))) for path in paths):
-            return
-        width = max(map(len, paths))
-        sources, targets = [], []
-        for root, path in zip(self._write.starts, paths, strict=True):
-            padding = [root] * (width - len(path))  # the root moves onto itself
-            sources.append([root + 1 + node for node in path] + padding)
-            targets.append([root + 1 + i for i in range(len(path))] + padding)
-        for layer in self.layers:
-            layer.move(torch.tensor(sources), torch.tensor(targets))
+        sources, targets = (torch.tensor(slots) for slots in moves(self._write.starts, paths))
+        if not torch.equal(sources, targets):
+            for layer in self.layers:
+                layer.move(sources, targets)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
