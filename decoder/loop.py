@@ -164,6 +164,9 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
     draft = within_vocabulary(draft, parts.target.vocab_size)
+    admitted = parts.warp.admitted(contexts, draft)
+    if admitted != draft.counts:
+        draft = replace(draft, tokens=draft.tokens[:, : max(admitted)], counts=admitted)
     if draft.tree is not None:
         draft = as_wide_as_its_tree(draft, parts.drafter.name, parts.trees)
     return draft, parts.draft_clock.stop(mark)

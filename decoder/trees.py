@@ -128,9 +128,9 @@ def moves(roots: Sequence[int], paths: Sequence[Sequence[int]]) -> tuple[list[li
     roots: the root's slot in each row; node i was written i + 1 slots behind. Shorter rows move the root onto itself.
     """
     width = max(map(len, paths), default=0)
-    sources = [[root + 1 + node for node in path] for root, path in zip(roots, paths, strict=True)]
-    targets = [[root + 1 + i for i in range(len(path))] for root, path in zip(roots, paths, strict=True)]
-    padding = [[root] * (width - len(path)) for root, path in zip(roots, paths, strict=True)]
-    return [a + b for a, b in zip(sources, padding, strict=True)], [
-        a + b for a, b in zip(targets, padding, strict=True)
-    ]
+    sources, targets = [], []
+    for root, path in zip(roots, paths, strict=True):
+        padding = [root] * (width - len(path))
+        sources.append([root + 1 + node for node in path] + padding)
+        targets.append([root + 1 + i for i in range(len(path))] + padding)
+    return sources, targets

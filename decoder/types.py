@@ -74,10 +74,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RowStep:
-    """One row's part in a round. `emitted` ends where EOS, a stop rule or the length ended the text.
-
-    parents, path: of a tree, each drafted token's parent and the `accepted` nodes kept; empty for a chain.
-    """
+    """One row's part in a round. `emitted` ends where EOS, a stop rule or the length ended the text."""
 
     row: int
     drafted: tuple[int, ...]
@@ -87,8 +84,8 @@ class RowStep:
     overlap: tuple[float, ...] = ()
     length: int = 0  # tokens of the row, prompt included, after the round
     room: int | None = None  # tokens it may still emit; None where that is not known
-    parents: tuple[int, ...] = ()
-    path: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()  # of a tree: each drafted token's parent
+    path: tuple[int, ...] = ()  # of a tree: the nodes accepted, `accepted` of them
 
 
 @dataclass(frozen=True)
@@ -206,6 +203,8 @@ class Warp(Protocol):
         tree: Tree | None = None,
     ) -> Tensor: ...
 
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]: ...
+
     def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
 
     def select(self, rows: Sequence[int]) -> None: ...
@@ -254,8 +253,7 @@ class Drafter:
         return self
 
     def chains(self) -> Drafter:
-        """The same recipe, proposing chains only: asked of it where trees cannot be verified. A drafter whose drafts
-        have a `tree` must write it, and `keep_paths` if it keeps state."""
+        """The same recipe, proposing chains only, where trees cannot be verified: for drafters that propose trees."""
         return self
 
     def with_cache(self, cache: Any) -> Drafter:

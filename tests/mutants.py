@@ -146,7 +146,7 @@ MUTANTS = [
     _mutant("row b using row b' length", "commits the first row's acceptance for every row", LOOP,
             "enumeration: match, greedy draft, ragged pair",
             ("[_emit(row, host[b],", "[_emit(row, host[0],")),
-    _mutant("row b using row b' length", "masks every row by the shortest row's position", CACHE,
+    _mutant("row b using row b' length", "masks every row by the shortest row's position", INPUTS,
             "greedy parity: ragged batch, gpt2",
             ("seen = slots <= positions[..., None]", "seen = slots <= positions.amin(0)[None, :, None]")),
     _mutant("temperature applied twice to the draft",
@@ -183,7 +183,8 @@ MUTANTS = [
              "seen = sees.new_ones(count, count).tril().expand_as(sees).gather(2, "
              "node[:, None].expand(-1, count, -1))")),
     _mutant("tree: wrong path kept", "keeps the keys of the first nodes", TREES, "greedy parity: trees, llama",
-            ("sources = [[root + 1 + node for node in path]", "sources = [[root + 1 + i for i in range(len(path))]")),
+            ("sources.append([root + 1 + node for node in path] + padding)",
+             "sources.append([root + 1 + i for i in range(len(path))] + padding)")),
     _mutant("tree: wrong path kept", "keeps the first row's path in every row", LOOP, "greedy parity: trees, llama",
             ("paths = [part.path for part in record]", "paths = [record[0].path for part in record]")),
     _mutant("tree: wrong path kept", "emits the leading nodes", LOOP, "enumeration: match, trees of best tokens",

@@ -284,18 +284,6 @@ class FixedCache(Cache):  # type: ignore[misc]  # transformers is not typed
         super().__init__(layers=[FixedLayer(layer.keys, layer.values, slots) for layer in owner.layers])
 
 
-def attention_mask(
-    starts: Sequence[int], count: int, window: int | None, device: torch.device, least_slots: int = 0
-) -> Tensor:
-    """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
-    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
-    slots = torch.arange(max(max(starts) + count, least_slots), device=device)
-    seen = slots <= positions[..., None]
-    if window is not None:
-        seen &= slots > positions[..., None] - window
-    return seen[:, None]
-
-
 def cache_argument(model: Any) -> str | None:
     """The name under which this model's forward takes its cache; None where it takes none."""
     names = inspect.signature(model.forward).parameters

@@ -173,6 +173,12 @@ class CompiledModel(CausalModel):
             )
         return session
 
+    def check_recordable(self) -> None:
+        if not self._eager:
+            raise ValueError(
+                "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
+            )
+
     @property
     def trees(self) -> bool:
         """Not in graphs: their masks are those of a chain."""

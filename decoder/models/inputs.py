@@ -73,6 +73,18 @@ class Inputs:
         self._columns, self._stairs = columns, seen[None, None]
 
 
+def attention_mask(
+    starts: Sequence[int], count: int, window: int | None, device: torch.device, least_slots: int = 0
+) -> Tensor:
+    """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
+    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
+    slots = torch.arange(max(max(starts) + count, least_slots), device=device)
+    seen = slots <= positions[..., None]
+    if window is not None:
+        seen &= slots > positions[..., None] - window
+    return seen[:, None]
+
+
 def tree_mask(starts: Sequence[int], tree: Tree, window: int | None, device: torch.device) -> Tensor:
     """[B, 1, K+1, kv] bool: which slots the root and each node see.
 
