@@ -166,6 +166,9 @@ class Request:
             check_invariant(self.k, target.model.config._attn_implementation)
 
 
+_SHARED_BY_TEXTS = {"logits_processor", "prefix_allowed_tokens_fn"}  # which each text sees in its own way
+
+
 def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, asker: Asker) -> list[RowRequest]:
     own = asked.get("per_row")
     if own is not None and len(own) != len(prompts):
@@ -180,7 +183,9 @@ def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, a
             text = number * copies + copy
             seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
             place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
-            rows.append(_row(tokens, processors.of_text(settings, number, *place), seed, stream, asker))
+            alone = not _SHARED_BY_TEXTS & settings.keys()
+            text_settings = settings if alone else processors.of_text(settings, number, *place)
+            rows.append(_row(tokens, text_settings, seed, stream, asker))
     return rows
 
 
