@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decoder.trees import moves
+
 
 def feature_modules(model: Any, layers: Sequence[int]) -> list[nn.Module]:
     """The modules whose outputs are these layers' hidden states.

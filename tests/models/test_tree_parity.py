@@ -19,7 +19,10 @@ from test_parity import CASES, LONG, NEW, PROMPTS, build, fates  # noqa: E402
 
 from branching_drafters import BUSH, COMB, FORK, ModelTrees  # noqa: E402
 from decoder import SpeculativeDecoder  # noqa: E402
+from decoder.models.hf import CausalModel  # noqa: E402
 from decoder.models.toy import noisy_copy  # noqa: E402
+from decoder.trees import Tree  # noqa: E402
+from decoder.types import ragged  # noqa: E402
 
 SHAPES = (BUSH, COMB, FORK, (-1, -1, -1, 2, 3, 4, 1))
 CHAINS_ONLY = {"falcon-rotary", "falcon-alibi", "bloom"}  # no explicit masks: drafted as chains
@@ -149,3 +152,25 @@ def test_ids_that_the_target_lacks_cut_the_tree() -> None:
         result.token_ids == spec.generate_baseline(torch.tensor(LONG), max_new_tokens=NEW, eos_token_id=None).token_ids
     )
     assert max(len(step.drafted) for step in result.steps) == 3
+
+
+def test_hidden_states_are_kept_along_the_path() -> None:
+    """What a head reads after a tree: the states of a forward over the kept text alone."""
+    target = build("llama", "sdpa")
+    session = CausalModel(target, "target").open(2, 40)
+    texts = [[7, 33, 12], [4, 19, 44, 8, 15]]
+    tape = session.record([1])
+    with torch.inference_mode():
+        session.feed(ragged(texts), [0, 0])
+        session.commit([len(text) - 1 for text in texts])
+        tape.read([0, 0], [2, 4])
+        tree = Tree([[-1, -1, 1, 1, 3], [-1, 0, -1]])
+        nodes = [[21, 22, 23, 24, 25], [31, 32, 33, 0, 0]]
+        fed = torch.tensor([[text[-1], *row] for text, row in zip(texts, nodes, strict=True)])
+        session.feed(fed, [2, 4], tree=tree)
+        session.commit([6, 6], [[1, 3, 4], [2]])
+        found = tape.read([2, 4], [6, 6])  # [B, 4, hidden]
+        for row, text in enumerate(([*texts[0], 22, 24, 25], [*texts[1], 33])):
+            states = target(torch.tensor([text]), output_hidden_states=True, use_cache=False).hidden_states[1][0]
+            begin = len(texts[row]) - 1
+            torch.testing.assert_close(found[row, : len(text) - begin], states[begin:], atol=1e-5, rtol=1e-4)
