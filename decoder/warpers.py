@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from decoder.trees import Tree
 from decoder.types import Contexts, Draft, Rows, SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
@@ -116,10 +117,18 @@ class Warper:
     def _of(self, row: int) -> RowSettings:
         return self._alike if self._rows is None else self._rows[row]
 
-    def scores(self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None) -> Tensor:
+    def scores(
+        self,
+        logits: Tensor,
+        contexts: Contexts,
+        drafted: Tensor | None = None,
+        rows: Rows = None,
+        tree: Tree | None = None,
+    ) -> Tensor:
         """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
 
-        Position i of row b follows contexts[b] + drafted[b, :i]. rows: which rows of the run these are; all by default.
+        Position i of row b follows contexts[b] + drafted[b, :i], in a tree contexts[b] and the path to node i - 1.
+        rows: which rows of the run these are; all by default.
         """
         scores = logits if logits.dtype == torch.float64 else logits.float()
         if not self.processors:
@@ -127,11 +136,19 @@ class Warper:
         found = []
         for b, context in enumerate(contexts):
             own = self._of(b if rows is None else rows[b])
-            found.append(self._row_scores(scores[b], context, None if drafted is None else drafted[b : b + 1], own))
+            mine = None if drafted is None else drafted[b : b + 1]
+            found.append(self._row_scores(scores[b], context, mine, own, None if tree is None else tree.paths(b)))
         return torch.stack(found)
 
-    def _row_scores(self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, own: RowSettings) -> Tensor:
-        """One row's scores [n, V], position by position."""
+    def _row_scores(
+        self,
+        scores: Tensor,
+        context: Sequence[int],
+        drafted: Tensor | None,
+        own: RowSettings,
+        paths: Sequence[Sequence[int]] | None,
+    ) -> Tensor:
+        """One row's scores [n, V], position by position. paths: which drafted tokens lead to each; None: all before."""
         _, processors, padding = own
         if not processors:
             return scores
@@ -142,6 +159,10 @@ class Warper:
         padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare else scores
         prefix = torch.tensor([context], dtype=torch.long, device=scores.device)  # [1, L]
         if drafted is not None:
+            if paths is not None:
+                branches = [torch.cat([prefix, drafted[:, path].to(prefix.device)], dim=1) for path in paths]
+                scored = [process(branch, padded[i : i + 1], processors) for i, branch in enumerate(branches)]
+                return torch.cat(scored)[:, :vocab]
             prefix = torch.cat([prefix, drafted.to(prefix.device)], dim=1)
         return torch.cat(
             [
@@ -153,9 +174,13 @@ class Warper:
     def admitted(self, contexts: Contexts, draft: Draft) -> list[int]:
         """How many leading tokens of a deterministic draft no processor forbids, as far as processors can tell
         (`admits`). Leaving the rest out changes no distribution: p is 0 there. A sampled draft stays as it is: what was
-        drawn must not decide what is verified."""
+        drawn must not decide what is verified; so does a tree."""
         counts = list(draft.counts)
-        if draft.probs is not None or not any(hasattr(each, "admits") for each in self.processors):
+        if (
+            draft.probs is not None
+            or draft.tree is not None
+            or not any(hasattr(each, "admits") for each in self.processors)
+        ):
             return counts
         for b, (context, drafted) in enumerate(zip(contexts, draft.tokens.tolist(), strict=True)):
             for processor in self._of(b)[1]:

@@ -12,10 +12,10 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
-    (0, ["checks", "laps", "types"]),
+    (0, ["checks", "laps", "sampling", "trees", "types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "heads", "text", "results", "grammar"]),
-    (3, ["loop", "readout", "drafters"]),
+    (3, ["loop", "proposals", "readout", "drafters"]),
     (4, ["outputs", "asked"]),
     (5, ["generation"]),
     (6, ["streaming"]),
@@ -34,7 +34,11 @@ FORBIDDEN = {
 }
 
 
-ALLOWED = {"loop": ("decoder.types.",), "verify": ("decoder.types.",), "types": ("decoder.checks.", "decoder.laps.")}
+ALLOWED = {
+    "loop": ("decoder.types.",),
+    "verify": ("decoder.types.",),
+    "types": ("decoder.laps.", "decoder.sampling.", "decoder.trees."),
+}
 
 
 def modules() -> list[Path]:

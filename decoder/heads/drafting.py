@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from decoder.heads.eagle import FeatureHead
-from decoder.models.cache import PositionCache, attention_mask
+from decoder.models.cache import PositionCache
 from decoder.models.features import FeatureTape
+from decoder.models.inputs import attention_mask
 
 
 class HeadModel:

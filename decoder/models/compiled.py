@@ -35,6 +35,7 @@ from torch import Tensor
 from decoder.models.cache import FixedCache, PositionCache
 from decoder.models.hf import BATCHED_FAMILIES, CausalModel, CausalSession
 from decoder.models.probe import allowed_error
+from decoder.trees import Tree
 
 SIZES = (1, 2, 3, 5, 9, 17)
 WIDEST = SIZES[-1]
@@ -199,7 +200,21 @@ class CompiledModel(CausalModel):
                 "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
             )
 
-    def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
+    @property
+    def trees(self) -> bool:
+        """Not in graphs: their masks are those of a chain."""
+        return self._eager and super().trees
+
+    def call(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        cache: PositionCache,
+        keep: int | Tensor,
+        tree: Tree | None = None,
+    ) -> Tensor:
+        if tree is not None:
+            return super().call(tokens, starts, cache, keep, tree)
         run = self._runs.get(cache)
         if self._eager or run is None or not run.fits(tokens, keep, starts[0] + WIDEST <= cache.capacity):
             return super().call(tokens, starts, cache, keep)

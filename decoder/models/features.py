@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decoder.trees import moves
+
 
 def feature_modules(model: Any, layers: Sequence[int]) -> list[nn.Module]:
     """The modules whose outputs are these layers' hidden states.
@@ -82,6 +84,15 @@ class FeatureTape:
         """The first position held of each row."""
         assert self._chunks, "nothing was recorded since the last reading"
         return self._chunks[0][0]
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Of a tree fed last, the states of the nodes paths[b] stand behind the root's, in order."""
+        starts, states = self._chunks[-1]
+        sources, targets = (torch.tensor(places, device=states.device) for places in moves([0] * len(starts), paths))
+        if not torch.equal(sources, targets):
+            into = targets[..., None].expand(-1, -1, states.shape[-1])
+            kept = states.gather(1, sources[..., None].expand_as(into))
+            self._chunks[-1] = (starts, states.scatter(1, into, kept))
 
     def read(self, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Positions starts[b] ... ends[b] - 1 of each row, padded on the right [B, m, n * hidden]; empties the tape."""

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from decoder.clock import clock_for
-from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
+from decoder.models.cache import PositionCache, cache_argument, check_rollback
 from decoder.models.features import FeatureTape, feature_modules, recorded
-from decoder.models.inputs import Inputs, grouped_heads
+from decoder.models.inputs import Inputs, attention_mask, grouped_heads, tree_mask
+from decoder.trees import Tree
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
@@ -145,15 +146,25 @@ class CausalModel:
             cache.extend_limit(limit)
         return CausalSession(self, cache)
 
-    def masks(self, starts: Sequence[int], count: int, least_slots: int = 0) -> Tensor | dict[str, Tensor] | None:
+    @property
+    def trees(self) -> bool:
+        """Whether one forward verifies a tree exactly: where masks and positions are taken as they are given."""
+        return self.can_batch and self._takes_positions
+
+    def masks(
+        self, starts: Sequence[int], count: int, least_slots: int = 0, tree: Tree | None = None
+    ) -> Tensor | dict[str, Tensor] | None:
         """Explicit masks over at least so many slots; None lets transformers make the plain causal one."""
-        if len(set(starts)) == 1 and not least_slots:
+        if tree is None and len(set(starts)) == 1 and not least_slots:
             return self._prepared.causal_mask(starts[0], count) if self._plain_masks else None
         kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
         masks = {}
         for kind in kinds:
             window = self._window if kind == "sliding_attention" else None
-            seen = attention_mask(starts, count, window, self.device, least_slots)
+            if tree is None:
+                seen = attention_mask(starts, count, window, self.device, least_slots)
+            else:
+                seen = tree_mask(starts, tree, window, self.device)
             if self.model.config._attn_implementation == "eager":  # eager adds its mask to the scores
                 dtype = self.model.dtype
                 seen = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(
@@ -162,13 +173,23 @@ class CausalModel:
             masks[kind] = seen
         return masks if self._mask_by_type else masks.popitem()[1]
 
-    def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
-        """One forward of tokens [B, m]; logits at the positions `keep` names (0: all)."""
+    def call(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        cache: PositionCache,
+        keep: int | Tensor,
+        tree: Tree | None = None,
+    ) -> Tensor:
+        """One forward of tokens [B, m], a chain or the root and the nodes of a tree; logits at the positions `keep`
+        names (0: all)."""
         count = tokens.shape[1]
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True, self._cache_name: cache}
         if self._takes_positions:
-            arguments["position_ids"] = self._prepared.positions(starts, count)
-        mask = self.masks(starts, count, cache.pinned)
+            prepared = self._prepared
+            positions = prepared.positions(starts, count) if tree is None else prepared.tree_positions(starts, tree)
+            arguments["position_ids"] = positions
+        mask = self.masks(starts, count, cache.pinned, tree)
         if mask is not None:
             arguments["attention_mask"] = mask
         if self._keeps_logits:
@@ -212,11 +233,11 @@ class CausalSession:
         self._tape = FeatureTape(feature_modules(self.model.model, layers))
         return self._tape
 
-    def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor) -> Tensor:
+    def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor, tree: Tree | None) -> Tensor:
         if self._tape is None:
-            return self.model.call(tokens, starts, self.cache, keep)
+            return self.model.call(tokens, starts, self.cache, keep, tree)
         with recorded(self._tape.modules) as found:
-            logits = self.model.call(tokens, starts, self.cache, keep)
+            logits = self.model.call(tokens, starts, self.cache, keep, tree)
         self._tape.add(starts, found.states)
         return logits
 
@@ -224,22 +245,32 @@ class CausalSession:
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
-    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
+    @property
+    def trees(self) -> bool:
+        return self.model.trees
+
+    def feed(
+        self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None, tree: Tree | None = None
+    ) -> Tensor:
         model = self.model
         tokens = tokens.to(model.device)
         if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: q stays honest
             tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
         self.cache.place(starts, tokens.shape[1])
         if at is None:
-            return model.fit_vocabulary(self._call(tokens, starts, 0))
+            return model.fit_vocabulary(self._call(tokens, starts, 0, tree))
         if all(index == tokens.shape[1] - 1 for index in at):
-            return model.fit_vocabulary(self._call(tokens, starts, 1))
+            return model.fit_vocabulary(self._call(tokens, starts, 1, tree))
         wanted = sorted(set(at))
-        logits = self._call(tokens, starts, torch.tensor(wanted, device=model.device))  # [B, U, V]
+        logits = self._call(tokens, starts, torch.tensor(wanted, device=model.device), tree)  # [B, U, V]
         column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
         return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
 
-    def commit(self, lengths: Sequence[int]) -> None:
+    def commit(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
+        if paths is not None:
+            self.cache.keep_paths(paths)
+            if self._tape is not None:
+                self._tape.keep_paths(paths)
         self.cache.commit(lengths)
 
     def select(self, rows: Sequence[int]) -> None:
