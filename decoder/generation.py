@@ -162,7 +162,7 @@ class Generation:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked])
+        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked], own.target.head_size)
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
         target = own.target.open(len(self.rows), limit, held)
@@ -173,7 +173,7 @@ class Generation:
             verifier=self._verifier(),
             controller=own.controller,
             warp=warp if recorder is None else recorder.warp(warp),
-            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device)),
+            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device), own.target.head_size),
             random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
             target_clock=own.target.clock,
             draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
@@ -181,12 +181,12 @@ class Generation:
         )
 
     def _draft_rows(self, in_order: bool, device: torch.device) -> list[RowSettings]:
-        """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
-        without any where they must see each prefix once."""
+        """The same settings; without processors that must see each prefix once, and with copies of the others where
+        their tensors are on another device than the draft's."""
         elsewhere = device != torch.device(self._run.target.device)
         rows: list[RowSettings] = []
         for row in self._asked():
-            own = () if in_order else row.processors
+            own = [each for each in row.processors if not (in_order and keeps_state(each))]
             rows.append((row.params, [moved(each, device) for each in own] if elsewhere else own, row.padding))
         return rows
 

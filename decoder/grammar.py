@@ -157,7 +157,7 @@ class _Next:
 class GrammarMask:
     """A logits processor for one text: what its grammar forbids gets -inf.
 
-    tokenizer: of the target.   vocab_size: of its head.   prompt_length: tokens before the text.
+    tokenizer: of the target.   head_size: ids it has scores for.   prompt_length: tokens before the text.
     eos: ids that end it. With none, `complete` is the rule by which it stops.
 
     Raises:
@@ -167,11 +167,11 @@ class GrammarMask:
     stateless = True  # a function of the prefix
 
     def __init__(
-        self, grammar: Grammar, tokenizer: Any, vocab_size: int, prompt_length: int, eos: Iterable[int] = ()
+        self, grammar: Grammar, tokenizer: Any, head_size: int, prompt_length: int, eos: Iterable[int] = ()
     ) -> None:
-        self._made_of = (grammar, tokenizer, vocab_size, prompt_length, frozenset(eos))
+        self._made_of = (grammar, tokenizer, head_size, prompt_length, frozenset(eos))
         self._prompt_length, self._eos = prompt_length, frozenset(eos)
-        vocabulary = _Vocabulary.of(tokenizer, vocab_size)
+        vocabulary = _Vocabulary.of(tokenizer, head_size)
         self._size, self._ends = vocabulary.size, self._eos | vocabulary.ends
         self._matcher = vocabulary.matcher(grammar)
         self._held: list[int] = []  # the new tokens that the matcher has consumed

@@ -84,21 +84,23 @@ class Warper:
     (`Warper.of_rows(...)`).
 
     `processors` follow transformers' `LogitsProcessor` protocol and run before the warpers. They see the
-    committed and the drafted prefix of each position, behind the padding that the row came with.
+    committed and the drafted prefix of each position, behind the padding that the row came with. They were made for the
+    target's whole head: where it is wider than the scores (`width`), they get scores of that width.
     """
 
-    def __init__(self, params: SamplingParams, processors: Sequence[Processor] = ()) -> None:
+    def __init__(self, params: SamplingParams, processors: Sequence[Processor] = (), width: int = 0) -> None:
+        self._width = width
         self.greedy = params.greedy  # of the whole run: it does not change when rows end
         self._alike: RowSettings = (params, tuple(processors), ())
         self._rows: list[RowSettings] | None = None
 
     @classmethod
-    def of_rows(cls, rows: Sequence[RowSettings]) -> Warper:
+    def of_rows(cls, rows: Sequence[RowSettings], width: int = 0) -> Warper:
         """One (parameters, processors, ids of the padding) for each row. Greedy only if every row is: beside rows that
         sample, the distribution of a greedy row has all its mass on the likeliest token."""
         own: list[RowSettings] = [(params, tuple(processors), padding) for params, processors, padding in rows]
         first = own[0][0]
-        warper = cls(first)
+        warper = cls(first, width=width)
         if any((params is not first and params != first) or processors for params, processors, _ in own):
             warper._rows = own
             warper.greedy = all(params.greedy for params, _, _ in own)
@@ -154,9 +156,9 @@ class Warper:
             return scores
         context = [*padding, *context]
         vocab = scores.shape[-1]
-        # A prompt may hold ids that have no score; processors that look up each id's score find them impossible.
-        spare = max(max(context) + 1 - vocab, 0)
-        padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare else scores
+        # Ids of the prompt, or of the model's head, that have no score: processors find them impossible.
+        spare = max(max(context) + 1, self._width) - vocab
+        padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare > 0 else scores
         prefix = torch.tensor([context], dtype=torch.long, device=scores.device)  # [1, L]
         if drafted is not None:
             if paths is not None:

@@ -196,7 +196,7 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     limits = limits_for(asked, len(tokens), eos, target.context_length)
     params, built = _sampling(asked, asker.params), ()
     if "grammar" in asked:
-        mask = GrammarMask(asked["grammar"], asker.tokenizer, target.vocab_size, len(tokens), limits.eos)
+        mask = GrammarMask(asked["grammar"], asker.tokenizer, target.head_size, len(tokens), limits.eos)
         asked = {**asked, "logits_processor": (*asked.get("logits_processor", ()), mask)}
     if processors.ASKED_BY & asked.keys():
         params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)

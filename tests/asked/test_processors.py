@@ -330,3 +330,24 @@ def test_a_function_of_the_users_is_told_the_number_of_the_prompt(model, spec) -
 def test_padding_behind_a_prompt_is_refused(model, spec) -> None:
     with pytest.raises(ValueError, match="hides ids of row 1 behind others; pad prompts on the left"):
         plain(model, IDS.flip(1), MASK.flip(1), custom_generate=spec, max_new_tokens=4, do_sample=False)
+
+
+class Barred(library.LogitsProcessor):
+    """Ids from `size` on, which have no token."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return torch.cat([scores[:, : self.size], torch.full_like(scores[:, self.size :], -torch.inf)], dim=1)
+
+
+@pytest.mark.parametrize("name", [name for name in BY_FIELD if not CASES[name].sampled])
+def test_a_head_wider_than_the_tokenizer(name: str, tokenizer) -> None:
+    """Processors are made for the whole head; ids without a token are never written, as if their logits were -inf."""
+    wide = toy_model("llama", seed=4, vocab_size=len(tokenizer) + 9)
+    spec = SpeculativeDecoder.from_models(wide, noisy_copy(wide, 0.05), tokenizer=tokenizer, temperature=0)
+    ids = torch.tensor([ROWS[CASES[name].row]])
+    ours = list(spec.generate(ids[0], **options_of(name, "field", IDS)).token_ids)
+    options = options_of(name, "field", IDS) | {"logits_processor": [Barred(len(tokenizer))]}
+    assert ours == plain(wide, ids, None, **options).sequences[0, ids.shape[1] :].tolist()[: len(ours)]
