@@ -42,7 +42,10 @@ class SpeculativeDecoder:
         the target's.
     gguf_file, draft_gguf_file: a GGUF file within the named source.   trust_remote_code: as in transformers.
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
-    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "model" with a draft model, else "ngram".
+    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "eagle" with a head, "model" with a draft
+        model, else "ngram".
+    head: a trained draft head for drafter="eagle", which it makes the default: a folder, or a loaded one. Without it,
+        "eagle" takes the packaged head of this target.
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,
@@ -90,6 +93,7 @@ class SpeculativeDecoder:
         how = {"packed": given.packed, "compile": given.compile}
         self.target_model = wrapped(given.target, "target", self._vocabulary, **how)
         self.draft_model = None if given.draft is None else wrapped(given.draft, "draft", self._vocabulary, **how)
+        self.head = given.head
         self._named: dict[str, Drafter] = {}
         self._experiences = Experiences()
         self.drafter = self.drafter_for(given.drafter)
@@ -98,7 +102,8 @@ class SpeculativeDecoder:
         """The drafter that a name stands for here, or an object bound to these models; None is the default's."""
         if isinstance(choice, Drafter):
             return choice.bind(self.target_model, self.draft_model)
-        name = choice if choice is not None else "model" if self.draft_model is not None else "ngram"
+        own = "eagle" if self.head is not None else "model" if self.draft_model is not None else "ngram"
+        name = choice if choice is not None else own
         if name not in self._named:  # made once: a quantised draft takes its time
             self._named[name] = DRAFTERS[name].for_decoder(self)
         return self._named[name]

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder.results import GenerationResult, TokenLogprobs
-from decoder.types import ModelSession, Step
+from decoder.types import Contexts, ModelSession, Rows, Step
 from decoder.warpers import Warper
 
 
@@ -105,13 +105,7 @@ class _RecordedWarp:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._warp, name)
 
-    def scores(
-        self,
-        logits: Tensor,
-        contexts: Sequence[Sequence[int]],
-        drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> Tensor:
+    def scores(self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None) -> Tensor:
         scores = self._warp.scores(logits, contexts, drafted, rows)
         self._recorder.warped(self._warp.warped_scores(scores, rows))
         return scores

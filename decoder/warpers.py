@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from decoder.types import SamplingParams
+from decoder.types import Contexts, Draft, Rows, SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
 RowSettings = tuple[SamplingParams, Sequence[Processor], Sequence[int]]  # parameters, processors, ids of the padding
@@ -116,13 +116,7 @@ class Warper:
     def _of(self, row: int) -> RowSettings:
         return self._alike if self._rows is None else self._rows[row]
 
-    def scores(
-        self,
-        logits: Tensor,
-        contexts: Sequence[Sequence[int]],
-        drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> Tensor:
+    def scores(self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None) -> Tensor:
         """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
 
         Position i of row b follows contexts[b] + drafted[b, :i]. rows: which rows of the run these are; all by default.
@@ -156,7 +150,20 @@ class Warper:
             ]
         )
 
-    def probs(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]:
+        """How many leading tokens of a deterministic draft no processor forbids, as far as processors can tell
+        (`admits`). Leaving the rest out changes no distribution: p is 0 there. A sampled draft stays as it is: what was
+        drawn must not decide what is verified."""
+        counts = list(draft.counts)
+        if draft.probs is not None or not any(hasattr(each, "admits") for each in self.processors):
+            return counts
+        for b, (context, drafted) in enumerate(zip(contexts, draft.tokens.tolist(), strict=True)):
+            for processor in self._of(b)[1]:
+                if hasattr(processor, "admits"):
+                    counts[b] = processor.admits(context, drafted[: counts[b]])
+        return counts
+
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor:
         """Scores [B, ..., V] -> p or q [B, ..., V]. Not defined for greedy decoding, which never needs it."""
         if self._rows is None:
             return warped_probs(scores, self._alike[0])
@@ -170,7 +177,7 @@ class Warper:
             probs[members] = _probs(scores[members], params)
         return probs
 
-    def warped_scores(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    def warped_scores(self, scores: Tensor, rows: Rows = None) -> Tensor:
         """Scores [B, n, V] as transformers' warpers leave them: divided by the temperature, filtered tokens at -inf."""
         found = []
         for b, row in enumerate(range(len(scores)) if rows is None else rows):

@@ -12,8 +12,8 @@ from decoder.drafters import DRAFTERS
 from decoder.types import Drafter
 
 LINES = 7_000  # of this package, by `import decoder`
-ABOVE = "testing measure report cli arguments".split()
-LATER = [*ABOVE, *(f"models.{name}" for name in "compiled packed quantize sharing probe toy".split())]
+ABOVE = "testing measure report training cli arguments".split()
+LATER = [*ABOVE, *(f"models.{name}" for name in "compiled packed quantize sharing probe toy".split()), "heads"]
 
 PROGRAM = """
 import sys

@@ -14,14 +14,14 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 LAYERS = [
     (0, ["checks", "laps", "types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
-    (2, ["models", "text", "results"]),
+    (2, ["models", "heads", "text", "results", "grammar"]),
     (3, ["loop", "readout", "drafters"]),
     (4, ["outputs", "asked"]),
     (5, ["generation"]),
     (6, ["streaming"]),
     (7, ["api"]),
     (8, ["report", "testing"]),
-    (9, ["measure"]),
+    (9, ["measure", "training"]),
     (10, ["cli", "arguments", "__main__"]),
     (11, ["__init__"]),
 ]

@@ -18,6 +18,7 @@ from decoder.asked import processors
 from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
 from decoder.asked.prompts import encode, limits_for
 from decoder.controllers import Length, check_length
+from decoder.grammar import GrammarMask
 from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
@@ -53,7 +54,7 @@ class Asker(Protocol):
     def target_model(self) -> CausalModel: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowRequest:
     """What is asked of one text.
 
@@ -189,6 +190,9 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
     limits = limits_for(asked, len(tokens), eos, target.context_length)
     params, built = _sampling(asked, asker.params), ()
+    if "grammar" in asked:
+        mask = GrammarMask(asked["grammar"], asker.tokenizer, target.vocab_size, len(tokens), limits.eos)
+        asked = {**asked, "logits_processor": (*asked.get("logits_processor", ()), mask)}
     if processors.ASKED_BY & asked.keys():
         params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
     return RowRequest(
@@ -283,6 +287,8 @@ def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:
             raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {size}).")
     if asked.get("stop_strings") and asker.tokenizer is None:
         raise ValueError(f"stop_strings={list(asked['stop_strings'])!r} needs a tokenizer; pass one.")
+    if "grammar" in asked and asker.tokenizer is None:
+        raise ValueError(f"grammar={asked['grammar']!r} needs a tokenizer; pass tokenizer= when building the decoder.")
 
 
 def _sampling(asked: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:

@@ -172,6 +172,12 @@ class CompiledModel(CausalModel):
             )
         return session
 
+    def check_recordable(self) -> None:
+        if not self._eager:
+            raise ValueError(
+                "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
+            )
+
     def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
         run = self._runs.get(cache)
         if self._eager or run is None or not run.fits(tokens, keep, starts[0] + WIDEST <= cache.capacity):

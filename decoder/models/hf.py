@@ -14,6 +14,7 @@ from torch import Tensor
 
 from decoder.clock import clock_for
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
+from decoder.models.features import FeatureTape, feature_modules, recorded
 from decoder.models.inputs import Inputs, grouped_heads
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
@@ -173,6 +174,9 @@ class CausalModel:
             logits = logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]
         return logits
 
+    def check_recordable(self) -> None:
+        """Whether hooks see the hidden states of every forward; raises ValueError where they do not."""
+
     def fit_vocabulary(self, logits: Tensor) -> Tensor:
         """Cut or pad the head [B, n, head] to [B, n, V]; ids the tokenizer lacks get -inf."""
         missing = self.vocab_size - logits.shape[-1]
@@ -191,6 +195,25 @@ class CausalSession:
     def __init__(self, model: CausalModel, cache: PositionCache) -> None:
         self.model, self.cache = model, cache
         self.vocab_size = model.vocab_size
+        self._tape: FeatureTape | None = None
+
+    def record(self, layers: Sequence[int]) -> FeatureTape:
+        """From now on every forward leaves these layers' hidden states on the tape returned.
+
+        Raises:
+            ValueError: layers that the model has not, or forwards that cannot be watched.
+        """
+        self.model.check_recordable()
+        self._tape = FeatureTape(feature_modules(self.model.model, layers))
+        return self._tape
+
+    def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor) -> Tensor:
+        if self._tape is None:
+            return self.model.call(tokens, starts, self.cache, keep)
+        with recorded(self._tape.modules) as found:
+            logits = self.model.call(tokens, starts, self.cache, keep)
+        self._tape.add(starts, found.states)
+        return logits
 
     @property
     def lengths(self) -> list[int]:
@@ -203,11 +226,11 @@ class CausalSession:
             tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
         self.cache.place(starts, tokens.shape[1])
         if at is None:
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 0))
+            return model.fit_vocabulary(self._call(tokens, starts, 0))
         if all(index == tokens.shape[1] - 1 for index in at):
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 1))
+            return model.fit_vocabulary(self._call(tokens, starts, 1))
         wanted = sorted(set(at))
-        logits = model.call(tokens, starts, self.cache, torch.tensor(wanted, device=model.device))  # [B, U, V]
+        logits = self._call(tokens, starts, torch.tensor(wanted, device=model.device))  # [B, U, V]
         column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
         return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
 
