@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written_commands import ROOT, Command, commands_in, in_docstring, in_markdown, parse
 
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 SCRIPTS = [*(ROOT / "scripts").glob("*.py"), *(ROOT / "examples").glob("*.py")]
 
 
