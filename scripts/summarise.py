@@ -131,13 +131,17 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else value
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("folder", type=Path, help="the experiment's folder")
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="JSON files of measurements")
-    options = parser.parse_args(argv)
+    made.add_argument("folder", type=Path, help="the experiment's folder")
+    made.add_argument("files", type=Path, nargs="+", metavar="FILE", help="JSON files of measurements")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(argv)
     path = options.folder / SUMMARY
     entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for file in options.files:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decoder.hf_generate import _split
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.generation import logits_process as library
 
 from decoder import SpeculativeDecoder
+from decoder.asked.hf_generate import _split
 from decoder.models.toy import noisy_copy, toy_model
 
 ROWS = [[7, 33, 12, 50, 9, 41], [11], [4, 19, 44]]

@@ -11,7 +11,7 @@ import decoder.drafters
 from decoder.drafters import DRAFTERS
 from decoder.types import Drafter
 
-LINES = 7_000  # of this package, by `import decoder`
+LINES = 6_500  # of this package, by `import decoder`
 LATER = (
     "testing bench report models.compiled models.packed models.quantize models.sharing models.probe models.toy".split()
 )

@@ -1,4 +1,4 @@
-"""L3: what one forward of a model costs as a function of the tokens it is fed: t(m) = fixed_s + m * per_token_s.
+"""What one forward of a model costs as a function of the tokens it is fed: t(m) = fixed_s + m * per_token_s.
 
 Measured through the model's own session, as the loop uses it: m tokens after a prompt, provisionally, again and again
 at the same positions. The line is a least-squares fit; the table is what was measured, and the two are shown together
@@ -117,7 +117,7 @@ def _checked(repeats: int) -> int:
 
 def _timed_forwards(model: Openable, prompt: Sequence[int], most: int) -> Callable[[int], float]:
     """m -> seconds of a forward of m tokens, at most `most`, behind the prompt, which is read here."""
-    device = torch.device(getattr(model, "device", "cpu"))
+    device = torch.device(model.device)
     session = model.open(1, len(prompt) + most)
     session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
     session.commit([len(prompt)])
