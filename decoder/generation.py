@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,27 +15,29 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import MaxTimeCriteria
 
 from decoder.asked.processors import keeps_state, moved
-from decoder.asked.request import Request
+from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
-from decoder.models.wrapped import opened
+from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import StopStrings, cut_at_stop, new_text
-from decoder.types import Controller, Drafter, Step, Verifier
+from decoder.text import StopStrings, new_text
+from decoder.types import Controller, Drafter, SamplingParams, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
 from decoder.warpers import Warper
 
 
-def criterion(rule: Any, device: torch.device) -> StopRule:
-    """A transformers `StoppingCriteria` as a stop rule; it sees every committed prefix once, in order."""
+def criterion(rule: Any, device: torch.device, padding: Sequence[int] = ()) -> StopRule:
+    """A transformers `StoppingCriteria` as a stop rule; it sees every committed prefix once, in order, behind the
+    padding that the row came with."""
 
     def stop(tokens: Sequence[int], prompt_length: int) -> bool:
-        verdict = rule(torch.tensor([list(tokens)], device=device), None)
+        verdict = rule(torch.tensor([[*padding, *tokens]], device=device), None)
         try:
             return bool(torch.as_tensor(verdict).any())
         except (TypeError, ValueError, RuntimeError) as error:
@@ -65,6 +68,13 @@ class TurnCache:
     @property
     def nbytes(self) -> int:
         return self.target.nbytes + (self.draft.nbytes if self.draft is not None else 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TurnCache:
+        """A second conversation from here: buffers of its own, over the same models."""
+        return TurnCache(copy.deepcopy(self.target, memo), copy.deepcopy(self.draft, memo), list(self.token_ids))
+
+    def __copy__(self) -> TurnCache:
+        return copy.deepcopy(self)  # two records over one set of buffers would make each other untrue
 
     def reserve(self, prompt: Sequence[int]) -> None:
         """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
@@ -105,6 +115,11 @@ class Generation:
         self._steps: list[Step] = []
         self.text_s = 0.0  # time spent on text while streaming
         self._parts: Parts | None = None
+        self._recorder = None
+        if request.recorded:
+            self._recorder = Recorder(
+                logits=request.output_logits, scores=request.output_scores, logprobs=request.logprobs
+            )
         self._setup_s = time.perf_counter() - began
 
     def _given_cache(self, cache: Any) -> TurnCache | None:
@@ -117,14 +132,18 @@ class Generation:
         return cache
 
     def _row(self, number: int) -> Row:
-        prompt = self._request.rows[number]
-        stops: list[StopRule] = [criterion(rule, self._run.target.device) for rule in self._request.criteria]
-        if self._request.stop_strings:
-            stops.append(StopStrings(self._run.tokenizer, self._request.stop_strings, prompt))
-        return Row(number, list(prompt), len(prompt), self._request.limits[number], stops)
+        asked = self._request.rows[number]
+        rules = [*asked.criteria] if asked.max_time is None else [*asked.criteria, MaxTimeCriteria(asked.max_time)]
+        stops: list[StopRule] = [criterion(rule, self._run.target.device, asked.padding) for rule in rules]
+        if asked.stop_strings:
+            stops.append(StopStrings(self._run.tokenizer, asked.stop_strings, asked.tokens))
+        return Row(number, list(asked.tokens), len(asked.tokens), asked.limits, stops)
+
+    def _asked(self) -> list[RowRequest]:
+        return [self._request.rows[row.number] for row in self.rows]
 
     def _verifier(self) -> Verifier:
-        if self._request.params.greedy:
+        if all(asked.params.greedy for asked in self._asked()):
             return GreedyVerifier()
         if self._request.sampling == "gumbel":
             return MatchVerifier()
@@ -134,34 +153,40 @@ class Generation:
     def _assemble(self) -> Parts:
         own, request, turn = self._run, self._request, self._turn
         drafter = own.drafter
-        in_order = any(keeps_state(processor) for processor in request.processors)
+        asked = self._asked()
+        in_order = any(keeps_state(processor) for row in asked for processor in row.processors)
         draft_device = torch.device(drafter.device)
         if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper(request.params, request.processors)
+        warp = Warper.of_rows([(row.params, row.processors) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
-        target = opened(own.target, len(self.rows), limit, held, invariant=request.invariant)
+        target = own.target.open(len(self.rows), limit, held)
+        recorder = self._recorder
         return Parts(
-            target=target,
+            target=target if recorder is None else recorder.session(target),
             drafter=drafter.attach(target),
             verifier=self._verifier(),
             controller=own.controller,
-            warp=warp,
-            draft_warp=Warper(request.params) if in_order else self._draft_warp(warp, draft_device),
-            random=SOURCES[request.sampling](request.seed, [row.number for row in self.rows]),
-            target_clock=clock_for(own.target.device),
-            draft_clock=clock_for(draft_device),
+            warp=warp if recorder is None else recorder.warp(warp),
+            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device)),
+            random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
+            target_clock=own.target.clock,
+            draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
             in_order=in_order,
         )
 
-    def _draft_warp(self, warp: Warper, device: torch.device) -> Warper:
-        """The same warper; with processors whose tensors are on the draft's device, where that is another one."""
-        if device == torch.device(self._run.target.device) or not warp.processors:
-            return warp
-        return Warper(warp.params, [moved(processor, device) for processor in warp.processors])
+    def _draft_rows(self, in_order: bool, device: torch.device) -> list[tuple[SamplingParams, Sequence[Any]]]:
+        """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
+        without any where they must see each prefix once."""
+        elsewhere = device != torch.device(self._run.target.device)
+        rows: list[tuple[SamplingParams, Sequence[Any]]] = []
+        for row in self._asked():
+            own = [moved(processor, device) for processor in row.processors] if elsewhere else row.processors
+            rows.append((row.params, () if in_order else own))
+        return rows
 
     @contextmanager
     def _memory_errors(self) -> Iterator[None]:
@@ -202,6 +227,8 @@ class Generation:
                     step = next(rounds, None)
                 if step is None:
                     break
+                if self._recorder is not None:
+                    self._recorder.take(step)
                 self._steps.append(step)
                 if streamer is not None:
                     for token in step.rows[0].emitted:
@@ -210,13 +237,14 @@ class Generation:
         if streamer is not None:
             streamer.end()
 
-    def finish(self) -> None:
-        """Run to the end, with a bar over the tokens when one long text is all there is."""
+    def finish(self) -> list[GenerationResult]:
+        """Run to the end, with a bar over the tokens when one long text is all there is; a result per row."""
         alone = len(self._request.rows) == 1
         total = self.rows[0].limits.max_new_tokens
         with tqdm(total=total, disable=not (self._request.progress and alone), unit="token") as bar:
             for step in self.steps():
                 bar.update(len(step.rows[0].emitted))
+        return self.results()
 
     @contextmanager
     def _reserved_cache(self) -> Iterator[None]:
@@ -234,6 +262,10 @@ class Generation:
         """Fold the steps of the finished run, a result per row."""
         return [self._result(row) for row in self.rows]
 
+    def surplus(self, row: Row) -> int:
+        """Characters of a row's text that lie beyond the stop string that ended it."""
+        return sum(rule.surplus for rule in row.stops if isinstance(rule, StopStrings))
+
     def _result(self, row: Row) -> GenerationResult:
         assert row.finish_reason is not None and self._parts is not None
         began = time.perf_counter()
@@ -242,9 +274,9 @@ class Generation:
         text = full_text = ""
         if self._run.tokenizer is not None:
             text, full_text = new_text(self._run.tokenizer, prompt, new)
-            before = full_text[: len(full_text) - len(text)]
-            text = cut_at_stop(text, self._request.stop_strings, before)
-            full_text = before + text
+            surplus = self.surplus(row)
+            text, full_text = text[: len(text) - surplus], full_text[: len(full_text) - surplus]
+        said = None if self._recorder is None else self._recorder.rows[row.number]
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(
             text=text,
@@ -257,6 +289,9 @@ class Generation:
             lossless=self._parts.verifier.lossless,
             tokenizer=self._run.tokenizer,
             cache=self._kept_cache(row) if self._request.return_cache else None,
+            logprobs=tuple(said.logprobs) if said is not None and self._request.logprobs is not None else None,
+            scores=tuple(said.scores) if said is not None and self._request.output_scores else None,
+            logits=tuple(said.logits) if said is not None and self._request.output_logits else None,
         )
 
     def _kept_cache(self, row: Row) -> TurnCache:

@@ -23,15 +23,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from decoder.ragged import ragged
+from decoder.laps import Clock, Lap, Laps
 from decoder.readout import Read, read_verdict
 from decoder.types import (
-    Clock,
     Controller,
     Draft,
     Drafter,
-    Lap,
-    Laps,
     Limits,
     ModelSession,
     RandomSource,
@@ -39,6 +36,7 @@ from decoder.types import (
     Step,
     Verifier,
     Warp,
+    ragged,
 )
 from decoder.verify.match import match_in_order
 
@@ -258,14 +256,14 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
         before = list(row.tokens)
 
         def scores_at(i: int, emitted: list[int], b: int = b, before: list[int] = before) -> Tensor:
-            return parts.warp.scores(logits[b : b + 1, i : i + 1], [before + emitted])[0]
+            return parts.warp.scores(logits[b : b + 1, i : i + 1], [before + emitted], rows=[b])[0]
 
         def choose(scores: Tensor, b: int = b, row: Row = row) -> int:
             if not bool(torch.isfinite(scores.amax())):
                 raise _target_error(row, len(row.tokens) - 1)
             if parts.warp.greedy:
                 return int(scores.argmax())
-            p = parts.warp.probs(scores)[None].expand(len(live), 1, -1)
+            p = parts.warp.probs(scores[None], rows=[b]).expand(len(live), 1, -1)
             wanted = [int(other == b) for other in range(len(live))]
             return int(parts.random.draw(p, [len(row.tokens)] * len(live), wanted)[b, 0])
 
@@ -280,5 +278,8 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
 
 
 def _select(still: Sequence[int], parts: Parts) -> None:
+    warps: list[Warp] = [parts.warp] if parts.draft_warp is parts.warp else [parts.warp, parts.draft_warp]
     for part in (parts.target, parts.drafter, parts.random):
         part.select(still)
+    for warp in warps:
+        warp.select(still)

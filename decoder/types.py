@@ -15,6 +15,17 @@ import torch
 from torch import Tensor
 
 from decoder.checks import at_least, in_range, number
+from decoder.laps import Lap
+
+Contexts = Sequence[Sequence[int]]  # token ids of each row
+Rows = Sequence[int] | None  # which rows of a run; None: all
+
+
+def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids, padded on the right with 0 -> [B, m] long."""
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
 
 @dataclass(frozen=True)
@@ -82,32 +93,6 @@ class Verdict:
     accepted: Tensor
     next_tokens: Tensor
     overlap: Tensor | None = None
-
-
-class Lap(Protocol):
-    """A stretch of device time; reading it may wait for the device."""
-
-    @property
-    def seconds(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Laps:
-    """Several stretches as one."""
-
-    laps: tuple[Lap, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(lap.seconds for lap in self.laps)
-
-
-class Clock(Protocol):
-    """Stamps phases in the time of one device."""
-
-    def start(self) -> Any: ...
-
-    def stop(self, mark: Any) -> Lap: ...
 
 
 @dataclass(frozen=True)
@@ -214,9 +199,13 @@ class Warp(Protocol):
     @property
     def greedy(self) -> bool: ...
 
-    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor: ...
+    def scores(
+        self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None
+    ) -> Tensor: ...
 
-    def probs(self, scores: Tensor) -> Tensor: ...
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
 
 
 class Drafter:
@@ -269,24 +258,24 @@ class Drafter:
         """The same recipe, reading the prompt when first asked to propose: a run that never asks pays nothing."""
         return self
 
-    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
+    def start(self, contexts: Contexts, warp: Warp, random: RandomSource, limit: int) -> Drafter:
         """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
         return copy.copy(self)
 
-    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+    def propose(self, contexts: Contexts, counts: Sequence[int]) -> Draft:
         """Propose up to counts[b] tokens to follow contexts[b]. May propose fewer."""
         raise NotImplementedError
 
     def keep(self, accepted: Sequence[int]) -> None:
         """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
 
-    def learn(self, contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor) -> None:
+    def learn(self, contexts: Contexts, draft: Draft, logits: Tensor) -> None:
         """The target's raw logits [B, K+1, V] after contexts[b] and after each token drafted on it.
 
         Called before the verdict is known, and only if `learns`. Do not keep or change the tensor.
         """
 
-    def finish(self, contexts: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
+    def finish(self, contexts: Contexts, ended: Sequence[int]) -> None:
         """The rows `ended` of these are complete: prompt and all they emitted. Comes before `select`."""
 
     def select(self, rows: Sequence[int]) -> None:

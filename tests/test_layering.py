@@ -15,11 +15,11 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
-    (0, ["checks", "types"]),
-    (1, ["clock", "files", "ragged", "randomness", "warpers", "verify", "controllers", "models.cache"]),
+    (0, ["checks", "laps", "types"]),
+    (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
     (2, ["models", "text", "results"]),
     (3, ["loop", "readout", "drafters"]),
-    (4, ["asked"]),
+    (4, ["outputs", "asked"]),
     (5, ["generation"]),
     (6, ["streaming"]),
     (7, ["api"]),
@@ -38,7 +38,7 @@ FORBIDDEN = {
 }
 
 
-ALLOWED = {"loop": ("decoder.types.",), "verify": ("decoder.types.",), "types": ("decoder.checks.",)}
+ALLOWED = {"loop": ("decoder.types.",), "verify": ("decoder.types.",), "types": ("decoder.checks.", "decoder.laps.")}
 
 
 def modules() -> list[Path]:

@@ -27,9 +27,8 @@ from torch import Tensor
 from decoder.drafters.model import Openable
 from decoder.drafters.vocabulary import Reader, Vocabulary
 from decoder.models.hf import CausalModel
-from decoder.ragged import ragged
 from decoder.text import valid_ids
-from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp, ragged
 
 
 class CrossTokenizerDrafter(Drafter):

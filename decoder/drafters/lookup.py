@@ -15,8 +15,7 @@ from typing_extensions import Self
 
 from decoder.checks import at_least, in_range
 from decoder.drafters.patience import Patience
-from decoder.ragged import ragged
-from decoder.types import Draft, Drafter, RandomSource, Warp
+from decoder.types import Draft, Drafter, RandomSource, Warp, ragged
 
 
 class Table(Protocol):

@@ -20,8 +20,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from decoder.checks import in_range
-from decoder.ragged import ragged
-from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp, ragged
 
 
 class Openable(Protocol):

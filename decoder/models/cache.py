@@ -11,6 +11,7 @@ Supports transformers >= 5.17, < 6: there `Cache` takes a list of layers, and th
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from typing_extensions import Self
 
 _ROOM = 64  # slots beyond the first forward, so that short texts never regrow
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what a position-addressed buffer can serve
@@ -186,6 +188,20 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
     def extend_limit(self, limit: int) -> None:
         """A continued conversation may grow further than the first turn."""
         self._write.limit = max(self._write.limit, limit)
+
+    def copy_into(self, other: Cache) -> None:
+        """Leave in an empty cache of transformers what its own loop would have: the committed tokens of one row."""
+        for index, layer in enumerate(self.layers):
+            if layer.is_initialized:
+                states = (part.narrow(2, 0, self.lengths[0]) for part in (layer.keys, layer.values))
+                other.update(*states, index)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Buffers of its own; the model is what it holds the states of, and stays the same object."""
+        memo[id(self.model)] = self.model
+        memo[id(self)] = twin = type(self).__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
 
     @property
     def nbytes(self) -> int:

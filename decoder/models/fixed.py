@@ -34,6 +34,22 @@ def check_invariant(k: Any, attention: str) -> None:
         )
 
 
+class FixedWidthModel:
+    """A `CausalModel` whose runs are `FixedWidthSession`s, one row at a time."""
+
+    can_batch = False
+
+    def __init__(self, model: CausalModel) -> None:
+        self._inner = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> FixedWidthSession:
+        """As `CausalModel.open`."""
+        return FixedWidthSession.open(self._inner, rows, limit, cache)
+
+
 class FixedWidthSession:
     """Implements `ModelSession`: forwards after the first feed `width` tokens and read `slots` slots."""
 

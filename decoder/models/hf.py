@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoder.models.attention import grouped_heads
+from decoder.clock import clock_for
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
-from decoder.models.inputs import Inputs
+from decoder.models.inputs import Inputs, grouped_heads
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
@@ -94,6 +94,7 @@ class CausalModel:
         self.banned = tuple(banned)
         self.context_length = context_length(model)
         self.device = input_device(model)
+        self.clock = clock_for(self.device)
         config = model.config.get_text_config(decoder=True)
         self.layers = int(config.num_hidden_layers)
         self.can_batch = config.model_type in BATCHED_FAMILIES and model.config._attn_implementation in (
@@ -134,7 +135,8 @@ class CausalModel:
         """
         if cache is None or cache.model is not self.model:
             cache = PositionCache(self.layers, rows, limit, self.model)
-        cache.extend_limit(limit)
+        else:
+            cache.extend_limit(limit)
         return CausalSession(self, cache)
 
     def masks(self, starts: Sequence[int], count: int, least_slots: int = 0) -> Tensor | dict[str, Tensor] | None:

@@ -2,19 +2,16 @@
 
     packed     its linear layers once more in another layout (`models.packed`): a model in the model's place
     compile    forwards behind the prefill through `torch.compile` (`models.compiled`): a `CausalModel` in its place
-    invariant  every forward of one run in one shape (`models.fixed`): a session in the session's place, per call
+    invariant  every forward of one run in one shape (`models.fixed`): its runs in the runs' place, per call
 
-The first two are loaded when they are asked for.
+Each is loaded when it is asked for.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from decoder.models.cache import PositionCache
-from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
-from decoder.types import ModelSession
 
 
 def wrapped(
@@ -38,13 +35,12 @@ def wrapped(
     return CausalModel(model, role, *vocabulary)
 
 
-def opened(
-    model: CausalModel, rows: int, limit: int, cache: PositionCache | None, *, invariant: bool = False
-) -> ModelSession:
-    """A run of the model: `CausalModel.open`, in the form that the call asks for."""
-    if invariant:
-        return FixedWidthSession.open(model, rows, limit, cache)
-    return model.open(rows, limit, cache)
+def fixed_width(model: CausalModel) -> CausalModel:
+    """The model whose runs have one shape in every forward behind the prefill."""
+    from decoder.models.fixed import FixedWidthModel
+
+    fixed: Any = FixedWidthModel(model)  # stands for what it wraps
+    return fixed  # type: ignore[no-any-return]
 
 
 def check_unchanged(model: CausalModel) -> None:

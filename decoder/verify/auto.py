@@ -15,8 +15,7 @@ class AutoVerifier:
     name = "auto"
     lossless = True
 
-    def __init__(self) -> None:
-        self._match, self._block = MatchVerifier(), BlockVerifier()
+    _match, _block = MatchVerifier(), BlockVerifier()  # neither holds anything
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; whether the draft has a q depends on the drafter, never on this round's p."""
