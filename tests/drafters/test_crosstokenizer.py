@@ -342,7 +342,7 @@ def test_compare_reaches_it_by_names(story, world, pair, tmp_path, capsys) -> No
     small = ("--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--k", "2", "--temperature", "0")
     assert main(["bench", *folders, *small, "--drafter", "crosstokenizer"]) == 0
     equal = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.endswith("1/1           |")]
-    assert equal == ["hf", "hf-assisted", "speculative"]
+    assert equal == ["hf", "hf-assisted", "baseline", "speculative"]
     assert main(["bench", *folders, *small]) == 2
     assert "drafter='crosstokenizer'" in capsys.readouterr().err
 
