@@ -43,7 +43,7 @@ class LayerSkipDrafter(ModelDrafter):
     """Drafts with some of the target's own layers.
 
     layers: how many of the first layers, or an ascending list of layer numbers. None takes the first and last quarter
-        and every second layer between them, which is a guess: `search` does better.
+        and every second layer between them, which is a guess: a search does better.
     sample: as for `ModelDrafter`.  share_cache: False gives a prefix a cache of its own, too.
     """
 

@@ -166,7 +166,7 @@ def advice_on(
     """
     if not drafters:
         raise ValueError("drafters is empty; name at least one, as in drafters=['ngram'].")
-    device = torch.device(getattr(target, "device", "cpu"))
+    device = torch.device(target.device)
     plain = Decoded("plain", decoder, device, options, plain=True)
     plain_results = _probe(plain, prompts)
     if not any(result.num_iterations for result in plain_results):

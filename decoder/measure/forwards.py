@@ -112,7 +112,7 @@ def forward_cost(
 
 def _timed_forwards(model: Openable, prompt: Sequence[int], most: int) -> Callable[[int], float]:
     """m -> seconds of a forward of m tokens, at most `most`, behind the prompt, which is read here."""
-    device = torch.device(getattr(model, "device", "cpu"))
+    device = torch.device(model.device)
     session = model.open(1, len(prompt) + most)
     session.feed(torch.tensor([list(prompt)]), [0], [len(prompt) - 1])
     session.commit([len(prompt)])

@@ -146,8 +146,7 @@ def _plain(run: Run, request: Request) -> float:
 
 
 def _profiled(run: Run, request: Request) -> tuple[PhaseTimer, GenerationResult]:
-    draft_device = getattr(getattr(run.drafter, "model", None), "device", "cpu")
-    timer = PhaseTimer([run.target.device, torch.device(draft_device)])
+    timer = PhaseTimer([run.target.device, torch.device(run.drafter.device)])
     generation = _ProfiledGeneration(run, request)
     generation.timer = timer
     timer.begin()
@@ -168,7 +167,7 @@ def profile_of(run: Run, request: Request, *, widths: Sequence[int] = WIDTHS, re
             raise ValueError(f"profile() does not take {name}=; it runs the prompt several times. Leave it out.")
     prompt = request.rows[0].tokens
     target = forward_cost(run.target, prompt, widths=widths, repeats=repeats)
-    model: Any = getattr(run.drafter, "model", None)
+    model = run.drafter.model
     draft = forward_cost(model, prompt, widths=widths, repeats=repeats) if hasattr(model, "open") else None
     _plain(run, request)
     plain_wall_s = _plain(run, request)

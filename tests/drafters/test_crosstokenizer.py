@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from decoder import SpeculativeDecoder
+from decoder.cli import main
 from decoder.drafters.crosstokenizer import CrossTokenizerDrafter
 from decoder.drafters.vocabulary import Reader, Vocabulary, byte_alphabet, whole_characters
 from decoder.models.toy import TableModel, toy_model
@@ -335,17 +334,16 @@ def test_names_load_both_tokenizers(story, world, pair, tmp_path) -> None:
 
 
 def test_compare_reaches_it_by_names(story, world, pair, tmp_path, capsys) -> None:
-    """The example script, the library's own assistance across tokenizers beside it."""
+    """`specdec bench`, transformers' own assistance across tokenizers beside it."""
     for name, model, tokenizer in (("target", pair[0], story), ("draft", pair[1], world)):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
     folders = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"))
-    small = ("--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--k", "2")
-    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "compare.py"))["main"]
-    assert main([*folders, *small, "--drafter", "crosstokenizer"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("identical")]
-    assert [row[0] for row in rows] == ["hf", "hf-assisted", "speculative"]
-    assert main([*folders, *small]) == 2
+    small = ("--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--k", "2", "--temperature", "0")
+    assert main(["bench", *folders, *small, "--drafter", "crosstokenizer"]) == 0
+    equal = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.endswith("1/1           |")]
+    assert equal == ["hf", "hf-assisted", "baseline", "speculative"]
+    assert main(["bench", *folders, *small]) == 2
     assert "drafter='crosstokenizer'" in capsys.readouterr().err
 
 
