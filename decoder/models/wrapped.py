@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from decoder.models.cache import PositionCache
+from decoder.models.changes import Origin
 from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
 from decoder.types import ModelSession
@@ -47,8 +48,14 @@ def opened(
     return model.open(rows, limit, cache)
 
 
-def check_unchanged(model: CausalModel) -> None:
-    """Whether a packed copy still stands for the caller's model."""
-    from decoder.models.packed import check_unchanged
+def check_unchanged(model: Any, origin: Origin) -> None:
+    """Whether what runs still stands for the caller's model.
 
-    check_unchanged(model.model)
+    Raises:
+        ValueError: naming what has changed.
+    """
+    origin.check()
+    if origin.packed:
+        from decoder.models.packed import check_unchanged
+
+        check_unchanged(model.model)
