@@ -19,7 +19,9 @@ from decoder.checks import at_least
 from decoder.controllers import LONGEST, Experiences, FixedLength, Length, Warmed, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Run
-from decoder.models.hf import CausalModel
+from decoder.models.changes import Origin
+from decoder.models.hf import CausalModel, rows_of
+from decoder.models.inner import inner_model
 from decoder.models.wrapped import check_unchanged, fixed_width, wrapped
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
@@ -73,6 +75,8 @@ class SpeculativeDecoder:
     def from_models(cls, given: Loaded) -> SpeculativeDecoder:
         """A decoder over loaded models. Neither their configuration nor their weights are changed.
 
+        A PEFT model and a `torch.compile(model)` are opened: `target` and `draft` are then the models within.
+
         Without a tokenizer, prompts must be token ids and results hold ids only. `draft_tokenizer` is compared with it;
         drafter="crosstokenizer" lets it be another. The other options are those of the constructor.
         """
@@ -81,19 +85,23 @@ class SpeculativeDecoder:
         return self
 
     def _assemble(self, given: Loaded) -> None:
-        self.target, self.draft, self.tokenizer = given.target, given.draft, given.tokenizer
+        self.target = inner_model(given.target, "target", compile=given.compile)
+        self.draft = None if given.draft is None else inner_model(given.draft, "draft", compile=given.compile)
+        self.tokenizer = given.tokenizer
         self.draft_tokenizer = given.draft_tokenizer  # set where it is not the target's
         self.params, self.verifier = given.params, given.verifier
         self.seed = given.seed
         self.sampling: str = given.sampling
         self.compile, self.packed = given.compile, given.packed
-        head = int(given.target.get_output_embeddings().weight.shape[0])
+        head = rows_of(self.target.get_output_embeddings())
         size, missing = (head, []) if given.tokenizer is None else valid_ids(given.tokenizer)
         size = min(size, head)
         self._vocabulary = (size, [token for token in missing if token < size])
         how = {"packed": given.packed, "compile": given.compile}
-        self.target_model = wrapped(given.target, "target", self._vocabulary, **how)
-        self.draft_model = None if given.draft is None else wrapped(given.draft, "draft", self._vocabulary, **how)
+        self.target_model = wrapped(self.target, "target", self._vocabulary, **how)
+        self.draft_model = None if self.draft is None else wrapped(self.draft, "draft", self._vocabulary, **how)
+        self._origin = Origin(self.target, "target", **how)
+        self._draft_origin = None if self.draft is None else Origin(self.draft, "draft", **how)
         self.head = given.head
         self._named: dict[str, Drafter] = {}
         self._experiences = Experiences()
@@ -237,8 +245,10 @@ class SpeculativeDecoder:
 
     def run_for(self, request: Request, target: CausalModel | None = None) -> Run:
         """The models and parts that this decoder lends to a call."""
-        if self.packed:
-            check_unchanged(self.target_model)
+        if target is None or target is self.target_model:
+            check_unchanged(self.target_model, self._origin)
+        if self._draft_origin is not None:
+            check_unchanged(self.draft_model, self._draft_origin)
         drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
         if request.k == "auto":
             controller = self._experiences.controller(request.drafter or self.drafter, reads=drafter.reads)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from decoder.drafters.model import Openable
 from decoder.drafters.vocabulary import Reader, Vocabulary
-from decoder.models.hf import CausalModel
+from decoder.models.hf import CausalModel, rows_of
 from decoder.text import valid_ids
 from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp, ragged
 
@@ -276,5 +276,5 @@ class _Text:
 def _own_model(model: Any, tokenizer: Any) -> CausalModel:
     """The draft in its own vocabulary."""
     size, missing = valid_ids(tokenizer)
-    size = min(size, int(model.get_output_embeddings().weight.shape[0]))
+    size = min(size, rows_of(model.get_output_embeddings()))
     return CausalModel(model, "draft", size, [token for token in missing if token < size])

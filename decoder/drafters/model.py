@@ -34,7 +34,9 @@ class Openable(Protocol):
     embedding_size: int
     context_length: int | None
     device: torch.device
-    can_batch: bool
+
+    @property
+    def can_batch(self) -> bool: ...
 
     def open(self, rows: int, limit: int, cache: Any = None) -> ModelSession: ...
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from decoder.drafters.model import ModelDrafter, Openable
 from decoder.models.hf import CausalModel
 from decoder.models.packed import BlockedLinear
-from decoder.models.sharing import own_bytes, weight_sharing_copy
+from decoder.models.sharing import has_plain_weight, own_bytes, weight_sharing_copy
 from decoder.types import ModelSession
 
 
@@ -41,6 +41,8 @@ def cut_head(model: CausalModel, tokens: Sequence[int]) -> CausalModel:
     """The model with only these rows of its head; logits [B, n, N] in the order of `tokens`."""
     twin = weight_sharing_copy(model.model)
     whole = twin.get_output_embeddings()
+    if not has_plain_weight(whole):
+        raise ValueError("a reduced vocabulary takes rows of the draft's head; this one is quantised: use it whole.")
     rows = torch.tensor(list(tokens), device=whole.weight.device)
     head = nn.Linear(whole.weight.shape[1], len(tokens), bias=False, device="meta")
     head.weight = nn.Parameter(whole.weight.detach()[rows], requires_grad=False)

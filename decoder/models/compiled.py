@@ -34,7 +34,7 @@ from torch import Tensor
 
 from decoder.models.cache import FixedCache, PositionCache
 from decoder.models.hf import BATCHED_FAMILIES, CausalModel, CausalSession
-from decoder.models.probe import allowed_error
+from decoder.models.probe import allowed_error, relative_error
 from decoder.trees import Tree
 
 SIZES = (1, 2, 3, 5, 9, 17)
@@ -77,12 +77,6 @@ def why_not(model: CausalModel) -> str | None:
     if any(hasattr(module, "_hf_hook") for module in model.model.modules()):
         return "accelerate moves its weights between devices; load it onto one device"
     return None
-
-
-def relative_error(found: Tensor, truth: Tensor) -> float:
-    """||found - truth|| / ||truth||; 0 where both are equal, whatever they hold."""
-    difference = torch.where(found == truth, 0.0, (found - truth).float())
-    return float(difference.norm() / truth.float().nan_to_num(0.0, 0.0, 0.0).norm().clamp(min=1e-6))
 
 
 @dataclass

@@ -6,7 +6,7 @@ Knows devices, dtypes, masks and heads; does not know what is drafted, verified 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from decoder.clock import clock_for
 from decoder.models.cache import PositionCache, cache_argument, check_rollback
 from decoder.models.features import FeatureTape, feature_modules, recorded
 from decoder.models.inputs import Inputs, attention_mask, grouped_heads, tree_mask
+from decoder.models.sharing import is_quantised
 from decoder.trees import Tree
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
@@ -25,6 +26,7 @@ BATCHED_FAMILIES = frozenset(
 )
 # Tested one row at a time.
 SINGLE_FAMILIES = frozenset("falcon bloom".split())
+_DROPOUT = ("dropout", "pdrop", "dropout_rate")  # how attributes are called that hold a rate
 
 
 def context_length(model: Any) -> int | None:
@@ -50,6 +52,8 @@ def context_length(model: Any) -> int | None:
 def input_device(model: Any) -> torch.device:
     """Where token ids must be: the device of the embedding (models may be spread over several)."""
     weight = model.get_input_embeddings().weight
+    if callable(weight):  # torch.ao's quantised layers, which are for the CPU
+        return torch.device("cpu")
     if weight.device.type != "meta":
         return torch.device(weight.device)
     hook = getattr(model.get_input_embeddings(), "_hf_hook", None)  # offloaded by accelerate
@@ -59,22 +63,34 @@ def input_device(model: Any) -> torch.device:
     return torch.device(f"cuda:{device}" if isinstance(device, int) else device)
 
 
+def rows_of(layer: Any) -> int:
+    """Ids that an embedding or a head has a row for. In torch.ao's quantised layers `weight` is a method."""
+    if callable(layer.weight):
+        return int(getattr(layer, "out_features", 0) or layer.num_embeddings)
+    return int(layer.weight.shape[0])
+
+
 def check_no_dropout(model: Any, role: str) -> None:
     """A model in training mode draws dropout masks: it has no distribution of its own, and no cache would repeat it.
 
     Raises:
         ValueError: naming the model and the remedy.
     """
-    if not model.training:
-        return
-    config = model.config.get_text_config(decoder=True)
-    rates = [value for name, value in vars(config).items() if name.endswith(("dropout", "pdrop", "dropout_rate"))]
-    modules = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    if any(isinstance(rate, float) and rate > 0 for rate in (*rates, *modules)):
+    config = vars(model.config.get_text_config(decoder=True))
+    if any(module.training and _dropout_rate(module, config) > 0 for module in model.modules()):
         raise ValueError(
-            f"{role} {type(model).__name__} is in training mode with dropout, so that its law changes with every "
-            "forward; call .eval() on it first."
+            f"{role} {type(model).__name__} is in training mode with dropout, so that its distribution changes with "
+            "every forward; call .eval() on it first."
         )
+
+
+def _dropout_rate(module: torch.nn.Module, config: Mapping[str, Any]) -> float:
+    """The largest rate that a module, or the configuration that it reads, names."""
+    held = vars(module)
+    places = [held, config] if "config" in held else [held]
+    rates = [value for place in places for name, value in place.items() if name.endswith(_DROPOUT)]
+    rates.append(getattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else 0.0)
+    return max(float(rate) for rate in rates if isinstance(rate, (int, float)))
 
 
 class CausalModel:
@@ -90,8 +106,8 @@ class CausalModel:
         check_no_dropout(model, role)
         self.model = model
         self.role = role
-        self.head_size = int(model.get_output_embeddings().weight.shape[0])
-        self.embedding_size = int(model.get_input_embeddings().weight.shape[0])
+        self.head_size = rows_of(model.get_output_embeddings())
+        self.embedding_size = rows_of(model.get_input_embeddings())
         self.vocab_size = self.head_size if vocab_size is None else vocab_size
         self.banned = tuple(banned)
         self.context_length = context_length(model)
@@ -99,32 +115,38 @@ class CausalModel:
         self.clock = clock_for(self.device)
         config = model.config.get_text_config(decoder=True)
         self.layers = int(config.num_hidden_layers)
-        self.can_batch = config.model_type in BATCHED_FAMILIES and model.config._attn_implementation in (
-            "eager",
-            "sdpa",
-        )
+        self._batched_family = config.model_type in BATCHED_FAMILIES
         self._window = getattr(config, "sliding_window", None)
         types = set(getattr(config, "layer_types", None) or ())
         self._mask_by_type = types if "sliding_attention" in types else None
         self._windowed = self._window is not None and getattr(config, "use_sliding_window", True) and not types
-        self._plain_masks = (  # one boolean mask serves all layers
-            self.can_batch
-            and not self._mask_by_type
-            and not self._windowed
-            and model.config._attn_implementation == "sdpa"
-        )
         self._cache_name = str(cache_argument(model))  # there is one, says `check_rollback`
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
         self._prepared = Inputs(self.context_length, self.device)
         self._banned = torch.tensor(self.banned, dtype=torch.long, device=self.device)
+        kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
+        if role == "target" and is_quantised(model):
+            from decoder.models.probe import check_causal
+
+            check_causal(self._uncached, min(self.vocab_size, self.embedding_size), model.dtype, kind)
         if config.model_type not in BATCHED_FAMILIES | SINGLE_FAMILIES:
             from decoder.models.probe import check_cached_equals_uncached
 
-            kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
             known = min(self.vocab_size, self.embedding_size)
             check_cached_equals_uncached(lambda limit: self.open(1, limit), self._uncached, known, model.dtype, kind)
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether rows of different lengths may share a run; `set_attn_implementation` may come after building."""
+        return self._batched_family and self.model.config._attn_implementation in ("eager", "sdpa")
+
+    @property
+    def _plain_masks(self) -> bool:
+        """One boolean mask serves all layers."""
+        split = self._mask_by_type or self._windowed
+        return self._batched_family and not split and self.model.config._attn_implementation == "sdpa"
 
     def _uncached(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits

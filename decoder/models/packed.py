@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from decoder.models.sharing import RearrangedLinear, dense_matrix, weight_sharing_copy
+from decoder.models.sharing import RearrangedLinear, dense_matrix, has_plain_weight, weight_sharing_copy
 
 _TOKENS = 4  # the number of rows that oneDNN is told to choose a layout for; any number of rows runs
 _numbers = itertools.count()
@@ -99,7 +99,7 @@ def why_not(dtype: torch.dtype) -> str | None:
 
 def _plain(layer: nn.Module) -> bool:
     """A linear layer and nothing more: no subclass, no hook, no forward or weight of somebody else's."""
-    if type(layer) not in (nn.Linear, Conv1D) or type(layer.weight) is not nn.Parameter:
+    if type(layer) not in (nn.Linear, Conv1D) or not has_plain_weight(layer):
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
 
@@ -143,7 +143,7 @@ def packed_copy(model: Any, role: str = "target") -> Any:
         return twin
     if any(isinstance(module, RearrangedLinear) for module in model.modules()):
         return model
-    reason = "; ".join(problems) or "it has no linear layers without hooks or adapters"
+    reason = "; ".join(problems) or "it has no linear layers without hooks, adapters or quantised weights"
     raise ValueError(
         f"packed=True: the {role} {type(model).__name__} cannot be packed: {reason}; leave packed=False, or load it "
         "with device='cpu' in a dtype that this processor packs, such as float32."

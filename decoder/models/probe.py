@@ -21,6 +21,12 @@ def allowed_error(dtype: torch.dtype) -> float:
     return 0.001 if dtype in (torch.float32, torch.float64) else 0.1
 
 
+def relative_error(found: Tensor, truth: Tensor) -> float:
+    """||found - truth|| / ||truth||; 0 where both are equal, whatever they hold."""
+    difference = torch.where(found == truth, 0.0, (found - truth).float())
+    return float(difference.norm() / truth.float().nan_to_num(0.0, 0.0, 0.0).norm().clamp(min=1e-6))
+
+
 def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
     """Relative error of cached logits after a rollback, the median over four positions.
 
@@ -47,6 +53,27 @@ def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
     # The median over positions: in half precision a mixture of experts may route one of them differently.
     errors = difference / size.clamp(min=1e-6)
     return float(errors.median())
+
+
+def check_causal(uncached: Any, vocab_size: int, dtype: torch.dtype, kind: str) -> None:
+    """Refuse a target whose logits change with later tokens of the same forward: drafts would change the text.
+
+    Layers that quantise their inputs with one scale for all tokens of a forward do that.
+
+    Raises:
+        ValueError: naming the model and the remedy.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, vocab_size, (1, _TOKENS), generator=generator)  # [1, m]
+    other = tokens.clone()
+    other[:, _KEPT:] = (other[:, _KEPT:] + 1) % vocab_size
+    with torch.inference_mode():
+        error = relative_error(uncached(tokens)[:, :_KEPT], uncached(other)[:, :_KEPT])
+    if not error <= allowed_error(dtype):
+        raise ValueError(
+            f"{kind} is quantised such that a token's logits change by {error:.0%} with the tokens after it, so drafts "
+            "would change the text; quantise its weights only (torchao's Int8WeightOnlyConfig), or use it as the draft."
+        )
 
 
 def check_cached_equals_uncached(

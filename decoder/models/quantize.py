@@ -22,7 +22,14 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from decoder.models.packed import BlockedLinear
-from decoder.models.sharing import RearrangedLinear, dense_matrix, own_bytes, tensors_of, weight_sharing_copy
+from decoder.models.sharing import (
+    RearrangedLinear,
+    dense_matrix,
+    has_plain_weight,
+    own_bytes,
+    tensors_of,
+    weight_sharing_copy,
+)
 
 MAX_PACKED_TOKENS = 16  # rows times tokens; beyond, the dense product of the original is the faster one
 _SHRINK = (1.0, 0.92, 0.84)  # fractions of a group's range tried by the int4 rounding
@@ -145,7 +152,7 @@ def quantized_copy(model: Any, bits: int = 8, *, head_bits: int = 8, group_size:
                 continue
             for name, child in list(module.named_children()):
                 width = head_bits if child is head else bits
-                if isinstance(child, (nn.Linear, Conv1D, BlockedLinear)) and width < 16:
+                if isinstance(child, (nn.Linear, Conv1D, BlockedLinear)) and has_plain_weight(child) and width < 16:
                     setattr(module, name, pack(child, width, group_size))
     if own_bytes(twin, model) == 0:
         raise ValueError(

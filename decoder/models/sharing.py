@@ -64,6 +64,17 @@ class RearrangedLinear(nn.Module):
         return weight
 
 
+def has_plain_weight(layer: nn.Module) -> bool:
+    """Whether the weight is an ordinary tensor: torch.ao's quantised layers have a method, torchao's a subclass."""
+    return type(getattr(layer, "weight", None)) in (Tensor, nn.Parameter)
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether some layer keeps its weight in a form of its own."""
+    weighty = (module for module in model.modules() if getattr(module, "weight", None) is not None)
+    return not all(map(has_plain_weight, weighty))
+
+
 def dense_matrix(layer: nn.Module) -> Tensor:
     """The weight of a linear layer, rearranged or not, as [N, K]: GPT-2's Conv1D keeps it transposed."""
     while isinstance(layer, RearrangedLinear):

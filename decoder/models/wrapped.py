@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from decoder.models.changes import Origin
 from decoder.models.hf import CausalModel
 
 
@@ -43,8 +44,14 @@ def fixed_width(model: CausalModel) -> CausalModel:
     return fixed  # type: ignore[no-any-return]
 
 
-def check_unchanged(model: CausalModel) -> None:
-    """Whether a packed copy still stands for the caller's model."""
-    from decoder.models.packed import check_unchanged
+def check_unchanged(model: Any, origin: Origin) -> None:
+    """Whether what runs still stands for the caller's model.
 
-    check_unchanged(model.model)
+    Raises:
+        ValueError: naming what has changed.
+    """
+    origin.check()
+    if origin.packed:
+        from decoder.models.packed import check_unchanged
+
+        check_unchanged(model.model)

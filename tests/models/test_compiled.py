@@ -17,7 +17,8 @@ from decoder import SpeculativeDecoder
 from decoder.controllers import AutoLength
 from decoder.models import compiled
 from decoder.models.cache import PositionCache
-from decoder.models.compiled import CompiledModel, relative_error, slots_for
+from decoder.models.compiled import CompiledModel, slots_for
+from decoder.models.probe import relative_error
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.types import Step
 

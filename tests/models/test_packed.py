@@ -189,7 +189,7 @@ def test_what_cannot_be_packed_is_refused_with_the_reason() -> None:
     for module in hooked.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_hook(lambda module, inputs, output: None)
-    with pytest.raises(ValueError, match=r"it has no linear layers without hooks or adapters"):
+    with pytest.raises(ValueError, match=r"it has no linear layers without hooks, adapters or quantised weights"):
         packed_copy(hooked)
 
 
