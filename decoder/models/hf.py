@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -195,7 +196,7 @@ class CausalSession:
     def __init__(self, model: CausalModel, cache: PositionCache) -> None:
         self.model, self.cache = model, cache
         self.vocab_size = model.vocab_size
-        self._tape: FeatureTape | None = None
+        self._tapes: list[FeatureTape] = []
 
     def record(self, layers: Sequence[int]) -> FeatureTape:
         """From now on every forward leaves these layers' hidden states on the tape returned.
@@ -204,15 +205,15 @@ class CausalSession:
             ValueError: layers that the model has not, or forwards that cannot be watched.
         """
         self.model.check_recordable()
-        self._tape = FeatureTape(feature_modules(self.model.model, layers))
-        return self._tape
+        self._tapes.append(FeatureTape(feature_modules(self.model.model, layers)))
+        return self._tapes[-1]
 
     def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor) -> Tensor:
-        if self._tape is None:
-            return self.model.call(tokens, starts, self.cache, keep)
-        with recorded(self._tape.modules) as found:
+        with ExitStack() as stack:
+            found = [stack.enter_context(recorded(tape.modules)) for tape in self._tapes]
             logits = self.model.call(tokens, starts, self.cache, keep)
-        self._tape.add(starts, found.states)
+        for tape, recording in zip(self._tapes, found, strict=True):
+            tape.add(starts, recording.states)
         return logits
 
     @property
