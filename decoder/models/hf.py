@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -243,7 +244,7 @@ class CausalSession:
     def __init__(self, model: CausalModel, cache: PositionCache) -> None:
         self.model, self.cache = model, cache
         self.vocab_size = model.vocab_size
-        self._tape: FeatureTape | None = None
+        self._tapes: list[FeatureTape] = []
 
     def record(self, layers: Sequence[int]) -> FeatureTape:
         """From now on every forward leaves these layers' hidden states on the tape returned.
@@ -252,15 +253,17 @@ class CausalSession:
             ValueError: layers that the model has not, or forwards that cannot be watched.
         """
         self.model.check_recordable()
-        self._tape = FeatureTape(feature_modules(self.model.model, layers))
-        return self._tape
+        self._tapes.append(FeatureTape(feature_modules(self.model.model, layers)))
+        return self._tapes[-1]
 
     def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor, tree: Tree | None) -> Tensor:
-        if self._tape is None:
+        if not self._tapes:
             return self.model.call(tokens, starts, self.cache, keep, tree)
-        with recorded(self._tape.modules) as found:
+        with ExitStack() as stack:
+            found = [stack.enter_context(recorded(tape.modules)) for tape in self._tapes]
             logits = self.model.call(tokens, starts, self.cache, keep, tree)
-        self._tape.add(starts, found.states)
+        for tape, recording in zip(self._tapes, found, strict=True):
+            tape.add(starts, recording.states)
         return logits
 
     @property
@@ -291,8 +294,8 @@ class CausalSession:
     def commit(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
         if paths is not None:
             self.cache.keep_paths(paths)
-            if self._tape is not None:
-                self._tape.keep_paths(paths)
+            for tape in self._tapes:
+                tape.keep_paths(paths)
         self.cache.commit(lengths)
 
     def select(self, rows: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import torch
 from drafter_parity import PROMPTS, check_parity, library_greedy, small_target
 
 from decoder import SpeculativeDecoder
-from decoder.drafters import EagleDrafter
+from decoder.drafters import CascadeDrafter, EagleDrafter, SuffixDrafter
 from decoder.heads import FeatureHead
 from decoder.heads.config import config_for
 from decoder.heads.store import save_head
@@ -175,6 +175,39 @@ def test_a_kept_cache_is_continued() -> None:
     back = [5, 6, 7, 9, 9]
     third = decoder.generate(back, max_new_tokens=12, cache=second.cache)
     assert list(third.token_ids) == library_greedy(target, back, 12)
+
+
+@pytest.mark.parametrize("options", [{"packed": True}, {"dtype": torch.bfloat16}])
+def test_wrapped_targets(options: dict[str, Any]) -> None:
+    """Packed matrices, and a head in the target's own dtype."""
+    target = small_target(2).to(options.pop("dtype", torch.float32))
+    decoder = SpeculativeDecoder.from_models(target, head=random_head(target).float(), temperature=0, **options)
+    for prompt in PROMPTS:
+        plain = decoder.generate_baseline(list(prompt), max_new_tokens=20, invariant=True)
+        drafted = decoder.generate(list(prompt), max_new_tokens=20, k=3, invariant=True)
+        assert drafted.token_ids == plain.token_ids
+
+
+def test_two_heads_in_one_cascade() -> None:
+    """Each has a tape of its own, and what the other serves goes by."""
+
+    class Recipe(CascadeDrafter):
+        def __init__(self) -> None:
+            super().__init__([EagleDrafter()])
+
+        def bind(self, target: Any, draft: Any) -> Any:
+            heads = [EagleDrafter(random_head(target.model, 1)), EagleDrafter(random_head(target.model, 2))]
+            return CascadeDrafter([SuffixDrafter(), *heads], enough=2).bind(target, draft)
+
+    fates = check_parity(Recipe())
+    assert fates["none"] and fates["all"]
+
+
+def test_compiled_forwards_hide_the_states() -> None:
+    target = small_target()
+    decoder = SpeculativeDecoder.from_models(target, head=random_head(target), temperature=0, compile=True)
+    with pytest.raises(ValueError, match="compile=False"):
+        decoder.generate([5, 6, 7], max_new_tokens=4)
 
 
 def test_streams_and_auto_are_exact() -> None:
