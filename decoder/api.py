@@ -47,8 +47,8 @@ class SpeculativeDecoder:
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
     drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "eagle" with a head, "model" with a draft
         model, else "ngram".
-    head: a trained draft head for drafter="eagle", which it makes the default: a folder, or a loaded one. Without it,
-        "eagle" takes the packaged head of this target.
+    head: a trained draft head, a folder or a loaded one, for drafter="eagle", the default then, or "cascade". Without
+        it, "eagle" takes the packaged head of this target.
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,

@@ -119,9 +119,9 @@ def drafter(name: str, value: Any) -> str | Drafter:
 
 
 def check_head(head: Any, drafter: str | Drafter | None) -> None:
-    """A draft head goes with the drafter that runs it."""
-    if head is not None and drafter not in (None, "eagle"):
-        raise ValueError(f"head={head!r} goes with drafter='eagle', not {drafter!r}; leave one of them out.")
+    """A draft head goes with the drafters that run it."""
+    if head is not None and drafter not in (None, "eagle", "cascade"):
+        raise ValueError(f"head={head!r} goes with drafter='eagle' or 'cascade', not {drafter!r}; leave one out.")
 
 
 def verifier(name: str, value: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from decoder.checks import at_least
+from decoder.drafters.eagle import EagleDrafter
 from decoder.drafters.model import ModelDrafter
 from decoder.drafters.recycle import RecycleDrafter
 from decoder.drafters.suffix import SuffixDrafter
@@ -84,6 +85,14 @@ class CascadeDrafter(Drafter):
         if draft is None:
             return cls([SuffixDrafter(), RecycleDrafter()])
         return cls([SuffixDrafter(min_match=4, min_prob=0.5), ModelDrafter(draft)])
+
+    @classmethod
+    def for_decoder(cls, decoder: Any) -> CascadeDrafter:
+        """Suffix lookup, then the head that the decoder was given; without one as `for_models`."""
+        if decoder.head is None:
+            return cls.for_models(decoder.target_model, decoder.draft_model)
+        head = EagleDrafter.for_decoder(decoder)
+        return cls([SuffixDrafter(min_match=4, min_prob=0.5), head]).bind(decoder.target_model, decoder.draft_model)
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]

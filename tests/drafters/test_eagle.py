@@ -203,6 +203,13 @@ def test_two_heads_in_one_cascade() -> None:
     assert fates["none"] and fates["all"]
 
 
+def test_a_cascade_takes_the_head_that_was_given() -> None:
+    target = small_target()
+    decoder = SpeculativeDecoder.from_models(target, head=random_head(target), drafter="cascade", temperature=0)
+    for prompt in PROMPTS:
+        assert list(decoder.generate(list(prompt), max_new_tokens=30).token_ids) == library_greedy(target, prompt, 30)
+
+
 def test_compiled_forwards_hide_the_states() -> None:
     target = small_target()
     decoder = SpeculativeDecoder.from_models(target, head=random_head(target), temperature=0, compile=True)
