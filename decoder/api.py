@@ -27,7 +27,7 @@ from decoder.types import Drafter
 
 if TYPE_CHECKING:
     from decoder.measure.advice import Advice
-    from decoder.measure.profile import Profile
+    from decoder.measure.profiling import Profile
 
 Chat = Sequence[Mapping[str, Any]]  # messages with "role" and "content"
 
@@ -181,14 +181,14 @@ class SpeculativeDecoder:
     # ---- measuring ----
 
     def profile(self, prompt: Any, **options: Any) -> Profile:
-        """Where the time of `generate(prompt, ...)` goes: see `decoder.measure.measurable.profile`."""
-        from decoder.measure.measurable import profile
+        """Where the time of `generate(prompt, ...)` goes: see `decoder.measure.profile`."""
+        from decoder.measure import profile
 
         return profile(self, prompt, **options)
 
     def advise(self, prompts: Any, **options: Any) -> Advice:
-        """Whether to speculate on prompts like these, and how: see `decoder.measure.measurable.advise`."""
-        from decoder.measure.measurable import advise
+        """Whether to speculate on prompts like these, and how: see `decoder.measure.advise`."""
+        from decoder.measure import advise
 
         return advise(self, prompts, **options)
 

@@ -1,4 +1,4 @@
-"""L1: files that are written whole or not at all.
+"""Files that are written whole or not at all.
 
 A report is written beside its place and then moved there, so a full disk or an interrupt leaves the old file as it was.
 Knows nothing of what is written, but that JSON is read by people and compared line by line.

@@ -34,7 +34,7 @@ import torch
 import transformers
 
 from decoder import SpeculativeDecoder
-from decoder.bench.prompts import as_ids, read_prompts
+from decoder.measure.prompts import as_ids, read_prompts
 from decoder.models.loading import load_model, load_tokenizer
 from decoder.models.quantize import quantized_copy
 
@@ -209,23 +209,27 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return done
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--target", required=True)
+    made.add_argument("--draft", default=None)
+    made.add_argument("--prompts", type=Path, required=True, help="a file of prompts")
+    made.add_argument("--only", default=":", help="of these, the numbers FIRST:END, as in 0:10")
+    made.add_argument("--limit", type=int, default=None)
+    made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--attention", default="sdpa", choices=["sdpa", "eager"])
+    made.add_argument("--device", default="auto")
+    made.add_argument("--max-new-tokens", type=int, default=64)
+    made.add_argument("--library", nargs="*", default=["lookup", "assisted"], choices=["lookup", "assisted"])
+    made.add_argument("--ours", nargs="*", default=["ngram:4", "quantized:4"], metavar="DRAFTER:K")
+    made.add_argument("--invariant", nargs="*", default=["ngram:4", "suffix:8"], metavar="DRAFTER:K")
+    made.add_argument("--no-times", action="store_true", help="leave seconds out: other work shares the machine")
+    made.add_argument("--json", type=Path, default=None)
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", default=None)
-    parser.add_argument("--prompts", type=Path, required=True, help="a file of prompts")
-    parser.add_argument("--only", default=":", help="of these, the numbers FIRST:END, as in 0:10")
-    parser.add_argument("--limit", type=int, default=None)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--attention", default="sdpa", choices=["sdpa", "eager"])
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--library", nargs="*", default=["lookup", "assisted"], choices=["lookup", "assisted"])
-    parser.add_argument("--ours", nargs="*", default=["ngram:4", "quantized:4"], metavar="DRAFTER:K")
-    parser.add_argument("--invariant", nargs="*", default=["ngram:4", "suffix:8"], metavar="DRAFTER:K")
-    parser.add_argument("--no-times", action="store_true", help="leave seconds out: other work shares the machine")
-    parser.add_argument("--json", type=Path, default=None)
-    args = parser.parse_args(arguments)
+    args = parser().parse_args(arguments)
     for line in summary(measure(args)):
         print(
             f"{line['comparison']:24} identical {line['identical']}/{line['prompts']}  "

@@ -38,7 +38,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
-    """Scores, a mask that is added, a float32 softmax: the library's eager attention."""
+    """Scores, a mask that is added, a float32 softmax: transformers' eager attention."""
     bias = torch.zeros(seen.shape, dtype=query.dtype, device=query.device)
     scores = query @ key.transpose(-1, -2) * HEAD**-0.5 + bias.masked_fill(~seen, torch.finfo(query.dtype).min)
     return torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype) @ value
@@ -104,12 +104,16 @@ def attention_counts(attend: Attention, dtype: torch.dtype, device: str) -> dict
     }
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--device", default="cpu")
+    made.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
+    made.add_argument("--json", type=Path, default=None)
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
-    parser.add_argument("--json", type=Path, default=None)
-    args = parser.parse_args(arguments)
+    args = parser().parse_args(arguments)
     counts = {}
     with torch.inference_mode():
         for name in args.dtypes:

@@ -5,7 +5,7 @@
     python scripts/compare_revisions.py before=../before after=. --out experiments/08-where-time-goes/revisions
 
 Each tree is imported as a package of its own and builds its own decoder from the same models; then every prompt is run
-by every tree in turn, plain and drafted, greedy and sampled. The first tree is the yardstick. Ratios are medians of
+by every tree in turn, plain and drafted, greedy and sampled. The first tree is the reference. Ratios are medians of
 pairs (same prompt, same repeat), so a slow minute of the machine hits both sides of each.
 """
 
@@ -19,6 +19,9 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,18 +34,40 @@ def _forget() -> dict[str, Any]:
     return {key: sys.modules.pop(key) for key in list(sys.modules) if key == NAME or key.startswith(NAME + ".")}
 
 
-def load(tree: Path, args: argparse.Namespace) -> Any:
-    """A decoder made by the code of this tree."""
-    _forget()
+@dataclass
+class Tree:
+    """A decoder made by the code of one tree, and that code: what it imports late must be its own."""
+
+    spec: Any
+    modules: dict[str, Any]
+
+    @contextmanager
+    def imported(self) -> Iterator[Any]:
+        """The decoder, while `decoder` is this tree's package."""
+        before = _forget()
+        sys.modules.update(self.modules)
+        try:
+            yield self.spec
+        finally:
+            self.modules = _forget()
+            sys.modules.update(before)
+
+
+def load(tree: Path, args: argparse.Namespace) -> Tree:
+    """Import the tree's package and make a decoder."""
+    before = _forget()
     sys.path.insert(0, str(tree.resolve()))
     try:
         package = importlib.import_module(NAME)
         assert Path(package.__file__).is_relative_to(tree.resolve()), f"{tree} holds no package {NAME!r}"
         spec = package.SpeculativeDecoder(args.target, args.draft, drafter=args.drafter, dtype=args.dtype, top_p=1.0)
         spec.generate([5, 6, 7], k=args.k, max_new_tokens=8)  # whatever is imported late is imported now
+        spec.profile([5, 6, 7], k=args.k, max_new_tokens=2, widths=(1,), repeats=1)
     finally:
         sys.path.pop(0)
-    return spec
+        own = _forget()
+        sys.modules.update(before)
+    return Tree(spec, own)
 
 
 def run(spec: Any, prompt: list[int], k: int, temperature: float, new: int, seed: int) -> dict[str, Any]:
@@ -73,10 +98,10 @@ COLUMNS = (
 Runs = dict[tuple[int, float, str], list[dict[str, Any]]]
 
 
-def measure(specs: dict[str, Any], prompts: list[list[int]], args: argparse.Namespace) -> Runs:
+def measure(trees: dict[str, Tree], prompts: list[list[int]], args: argparse.Namespace) -> Runs:
     """Every tree on every prompt in every mode, interleaved."""
     found: Runs = defaultdict(list)
-    names = list(specs)
+    names = list(trees)
     ends = time.perf_counter() + args.seconds
     for repeat in range(-1, args.repeats):  # the first turn warms up
         for number, prompt in enumerate(prompts if repeat >= 0 else prompts[:1]):
@@ -86,17 +111,18 @@ def measure(specs: dict[str, Any], prompts: list[list[int]], args: argparse.Name
                 for k in (0, args.k):
                     for i in range(len(names)):
                         name = names[(repeat + number + i) % len(names)]
-                        row = run(specs[name], prompt, k, temperature, args.max_new_tokens, max(repeat, 0))
+                        with trees[name].imported() as spec:
+                            row = run(spec, prompt, k, temperature, args.max_new_tokens, max(repeat, 0))
                         if repeat >= 0:
                             found[k, temperature, name].append(row)
     return found
 
 
-def summary(found: Runs, yardstick: str) -> list[dict[str, Any]]:
+def summary(found: Runs, reference: str) -> list[dict[str, Any]]:
     """A row for each mode and tree: medians over runs, and the median ratio of paired runs."""
     rows = []
     for (k, temperature, name), mine in sorted(found.items(), key=lambda item: item[0][:2]):
-        pairs = list(zip(found[k, temperature, yardstick], mine, strict=True))
+        pairs = list(zip(found[k, temperature, reference], mine, strict=True))
         row: dict[str, Any] = {"tree": name, "k": k, "temperature": temperature, "runs": len(mine)}
         for column in COLUMNS:
             values = [each[column] for each in mine if each[column] is not None]
@@ -107,16 +133,17 @@ def summary(found: Runs, yardstick: str) -> list[dict[str, Any]]:
     return rows
 
 
-def phases(specs: dict[str, Any], prompts: list[list[int]], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Milliseconds an iteration by phase, of drafted runs, the trees in turn (`spec.profile`)."""
+def phases(trees: dict[str, Tree], prompts: list[list[int]], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Milliseconds per iteration by phase, of drafted runs, the trees in turn (`spec.profile`)."""
     rows = []
     for temperature in args.temperature:
-        pooled: dict[str, dict[str, float]] = {name: defaultdict(float) for name in specs}
+        pooled: dict[str, dict[str, float]] = {name: defaultdict(float) for name in trees}
         rounds: dict[str, int] = defaultdict(int)
         for prompt in prompts:
-            for name, spec in specs.items():
+            for name, tree in trees.items():
                 options = {"max_new_tokens": args.max_new_tokens, "eos_token_id": None, "temperature": temperature}
-                profile = spec.profile(list(prompt), k=args.k, widths=(1,), repeats=1, seed=0, **options)
+                with tree.imported() as spec:
+                    profile = spec.profile(list(prompt), k=args.k, widths=(1,), repeats=1, seed=0, **options)
                 rounds[name] += profile.iterations
                 for phase in profile.phases:
                     pooled[name][phase.name] += 1e3 * phase.seconds
@@ -128,7 +155,7 @@ def phases(specs: dict[str, Any], prompts: list[list[int]], args: argparse.Names
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("trees", nargs="+", metavar="NAME=PATH", help="the first is the yardstick")
+    made.add_argument("trees", nargs="+", metavar="NAME=PATH", help="the first is the reference")
     made.add_argument("--target", default="tiny")
     made.add_argument("--draft")
     made.add_argument("--drafter")
@@ -139,23 +166,22 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--limit", type=int, default=4, help="prompts")
     made.add_argument("--repeats", type=int, default=9, help="at most")
     made.add_argument("--seconds", type=float, default=150.0, help="begin no repeat but the first beyond this time")
-    made.add_argument("--phases", type=int, default=0, metavar="N", help="profile N prompts, too (ms an iteration)")
+    made.add_argument("--phases", type=int, default=0, metavar="N", help="profile N prompts, too (ms per iteration)")
     made.add_argument("--out", type=Path, help="write OUT.csv, OUT.md and OUT.json")
     return made
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    trees = dict(each.partition("=")[::2] for each in args.trees)
-    specs = {name: load(Path(path), args) for name, path in trees.items()}
-    from decoder.bench.environment import environment
-    from decoder.bench.prompts import OWN_PROMPTS, as_ids
+    trees = {name: load(Path(path), args) for name, path in (each.split("=", 1) for each in args.trees)}
+    from decoder.measure.environment import environment
+    from decoder.measure.prompts import OWN_PROMPTS, as_ids
     from decoder.report.tables import markdown_table
 
-    last = list(specs.values())[-1]
+    last = list(trees.values())[-1].spec
     prompts = [list(ids) for ids in as_ids(last, OWN_PROMPTS[: args.limit])]
-    rows = summary(measure(specs, prompts, args), next(iter(specs)))
-    profiled = phases(specs, prompts[: args.phases], args) if args.phases else []
+    rows = summary(measure(trees, prompts, args), next(iter(trees)))
+    profiled = phases(trees, prompts[: args.phases], args) if args.phases else []
     place = environment(last.target, last.draft)
     tables = [markdown_table(list(each[0]), [list(row.values()) for row in each]) for each in (rows, profiled) if each]
     where = f"{place['processor']}, {place['threads']} threads; torch {place['versions']['torch']}, transformers "

@@ -21,8 +21,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from decoder.bench.environment import environment
 from decoder.files import write_json
+from decoder.measure.environment import environment
 from decoder.report.tables import markdown_table
 
 Way = Callable[[Tensor], Tensor]  # [m, in] -> [m, out]
@@ -138,14 +138,18 @@ def timed(able: dict[str, list[Way]], weights: Sequence[Tensor], repeats: int) -
     return {name: {m: 1e3 * median(each) for m, each in table.items()} for name, table in seconds.items()}
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--hidden", type=int, default=1280, help="width of the model (default: GPT-2 large)")
+    made.add_argument("--layers", type=int, default=3, help="of four matrices, each with weights of its own")
+    made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    made.add_argument("--repeats", type=int, default=7)
+    made.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=1280, help="width of the model (default: GPT-2 large)")
-    parser.add_argument("--layers", type=int, default=3, help="of four matrices, each with weights of its own")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     with torch.inference_mode():
         dtype = getattr(torch, args.dtype)
         weights = matrices(args.hidden, args.layers, dtype)

@@ -4,7 +4,7 @@
     python scripts/gpu_checks.py --out experiments/gpu
     python scripts/gpu_checks.py --dry-run --out /tmp/dry      everything, tiny and on the CPU
 
-Writes environment, tables (eager and compiled, against the library and the bandwidth limit) and test results to
+Writes environment, tables (eager and compiled, against transformers and the bandwidth limit) and test results to
 --out as it goes, so that a visit cut short leaves what it had. A part that fails is reported and the next one runs; the
 exit status is 1 then. Parts are skipped once the time is up.
 """
@@ -19,19 +19,20 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging as library_logging
+from transformers.utils import logging as transformers_logging
 
 from decoder import SamplingParams, SpeculativeDecoder
-from decoder.bench.bandwidth import copy_bandwidth, tokens_per_second_limit, weight_bytes
-from decoder.bench.environment import environment
-from decoder.bench.geometry import Geometry, synthetic_pair
-from decoder.bench.measure import Report, compare
-from decoder.bench.methods import Plan
+from decoder.measure.comparison import Comparison, ComparisonReport
+from decoder.measure.environment import environment
+from decoder.measure.methods import Plan, named, speculative
+from lab.bandwidth import copy_bandwidth, tokens_per_second_limit, weight_bytes
+from lab.geometry import Geometry, synthetic_pair
+from lab.setup import with_reached
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -133,26 +134,23 @@ def limit_note(visit: Visit, pair: Geometry) -> str:
 
 def timed(
     visit: Visit, pair: Geometry, spec: SpeculativeDecoder, name: str, foreign: Sequence[str], note: str
-) -> Report:
+) -> ComparisonReport:
     """One comparison, written at once."""
     size = visit.size
     label = (
         f"SYNTHETIC: shapes of {size.geometry}, random weights, {size.dtype}, acceptance dialled to {size.acceptance}"
     )
-    report = compare(
+    plan = Plan(size.new_tokens, SamplingParams(temperature=0.0), repeats=size.repeats)
+    methods = [named(each, spec, plan) for each in [*foreign, "baseline"]]
+    report = Comparison(
         spec,
         pair.prompts(size.prompts, size.prompt_length),
-        Plan(size.new_tokens, SamplingParams(temperature=0.0)),
-        methods=[*foreign, "baseline"],
-        drafts=[(None, 4), (None, "auto")],
-        assistant=pair.draft,
-        title=f"{size.geometry}, {name}",
-        repeats=size.repeats,
-        notes=[label, note] if note else [label],
-    )
-    reached = [each.alpha for each in report.summaries if each.alpha is not None]
-    extra = {"acceptance_dialled": size.acceptance, "acceptance_reached": reached}
-    report = replace(report, extra=extra)
+        plan,
+        [*methods, speculative(spec, plan, 4), speculative(spec, plan, "auto")],
+        f"{size.geometry}, {name}",
+        [label, note] if note else [label],
+    ).run()
+    report = with_reached(report, size.acceptance)
     report.write(visit.out / f"{name}.json")
     print(report.markdown(), flush=True)
     return report
@@ -172,7 +170,7 @@ def visit_all(visit: Visit, tests: str | None) -> None:
     visit.part("compiled", 90, lambda: timed_compiled(visit, pair, note))
 
 
-def timed_compiled(visit: Visit, pair: Geometry, note: str) -> Report:
+def timed_compiled(visit: Visit, pair: Geometry, note: str) -> ComparisonReport:
     """The same with compile=True. The table is written in any case.
 
     Raises:
@@ -188,19 +186,23 @@ def timed_compiled(visit: Visit, pair: Geometry, note: str) -> Report:
     return report
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for tables and records")
-    parser.add_argument("--dry-run", action="store_true", help="everything tiny, on the CPU")
-    parser.add_argument("--minutes", type=float, default=8.0, help="stop starting parts after this (default 8)")
-    parser.add_argument("--no-tests", action="store_true", help="leave the tests out")
-    args = parser.parse_args(argv)
+    made.add_argument("--out", type=Path, required=True, help="folder for tables and records")
+    made.add_argument("--dry-run", action="store_true", help="everything tiny, on the CPU")
+    made.add_argument("--minutes", type=float, default=8.0, help="stop starting parts after this (default 8)")
+    made.add_argument("--no-tests", action="store_true", help="leave the tests out")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     if not args.dry_run and not torch.cuda.is_available():
         print("gpu_checks.py: torch sees no CUDA device here; use --dry-run to rehearse on the CPU.", file=sys.stderr)
         return 2
-    library_logging.set_verbosity_error()
+    transformers_logging.set_verbosity_error()
     visit = Visit(DRY if args.dry_run else REAL, args.out, time.monotonic() + 60 * args.minutes)
     visit_all(visit, None if args.no_tests else "cuda")
     visit.write("outcome.json", {"failed": visit.failed, "skipped": visit.skipped, "left_s": round(visit.left_s())})

@@ -1,6 +1,6 @@
 """Does k="auto" keep its promises here? Plain decoding, fixed lengths and k="auto", interleaved on the same prompts.
 
-    python scripts/measure_auto.py --target FOLDER --draft FOLDER
+    python scripts/measure_auto.py --target FOLDER --draft FOLDER --temperature 0
     python scripts/measure_auto.py --max-new-tokens 256 --temperature 0.8      # the bundled pair
     python scripts/measure_auto.py --toy --max-new-tokens 24 --repeats 1       # dry run on random toys, says nothing
 
@@ -25,15 +25,18 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM
 
 from decoder.api import SpeculativeDecoder
-from decoder.bench.environment import environment
-from decoder.bench.measure import Report
-from decoder.bench.methods import OwnMethod, Plan
-from decoder.bench.setup import Setup, add_model_options, add_work_options, sampling, set_up
+from decoder.arguments import add_length, add_repeats, add_sampling, fixed_lengths
 from decoder.drafters import ModelDrafter
-from decoder.measure.comparison import MethodSummary, summarise
-from decoder.measure.timing import Output, interleaved
+from decoder.measure.comparison import ComparisonReport
+from decoder.measure.environment import environment
+from decoder.measure.methods import OwnMethod, Plan
+from decoder.measure.setup import Setup
+from decoder.measure.summary import MethodSummary, summarise
+from decoder.measure.timing import RunOutput, interleaved
 from decoder.models.packed import packed_copy
 from decoder.models.toy import noisy_copy, toy_model
+from decoder.types import SamplingParams
+from lab.setup import SOURCE, set_up
 
 HOPELESS_GOAL = 0.95
 BEST_FIXED_GOAL = 1.07
@@ -48,7 +51,7 @@ class FreshDecoder:
     plan: Plan
     device: torch.device
 
-    def __call__(self, prompt: Sequence[int], seed: int) -> Output:
+    def __call__(self, prompt: Sequence[int], seed: int) -> RunOutput:
         return OwnMethod(self.name, self.make(), self.plan, "auto")(prompt, seed)
 
 
@@ -112,16 +115,22 @@ def toys() -> Setup:
     return Setup(spec, spec.draft, prompts, "Random toys", ("A dry run: these times say nothing.",))
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    SOURCE.add_models(made)
+    SOURCE.add_prompts(made, "bench")
+    add_sampling(made)
+    add_length(made)
+    add_repeats(made)
+    made.add_argument("--toy", action="store_true", help="random toy models: a dry run")
+    made.add_argument("--k", type=fixed_lengths, default=[1, 2, 3, 4, 6, 8], help="fixed lengths (default 1,2,3,4,6,8)")
+    made.add_argument("--stop-below", type=float, nargs="*", default=[], help="early stop thresholds to try")
+    made.add_argument("--out", type=Path, help="write the report here as JSON")
+    return made
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(parser)
-    add_work_options(parser)
-    parser.add_argument("--toy", action="store_true", help="random toy models: a dry run")
-    parser.add_argument("--k", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], help="fixed lengths to compare with")
-    parser.add_argument("--stop-below", type=float, nargs="*", default=[], help="early stop thresholds to try")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the report here as JSON")
-    return parser.parse_args(argv)
+    return parser().parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,19 +138,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup = toys() if args.toy else set_up(args)
     if setup.spec.draft is None:
         raise ValueError("--target without --draft leaves nothing to compare; give a draft model.")
-    plan = Plan(args.max_new_tokens, sampling(args))
+    params = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p)
+    plan = Plan(args.max_new_tokens, params, repeats=args.repeats, seed=args.seed or 0)
     rivals = methods(setup, plan, args.k, args.stop_below)
     samples = interleaved(
         rivals,
-        setup.prompts,
+        setup.ids(),
         repeats=args.repeats,
-        seed=args.seed,
+        seed=plan.seed,
         watch=lambda turns, total: tqdm(turns, total=total, disable=not sys.stderr.isatty()),
     )
     summaries = summarise(samples, ("baseline",), outputs_comparable=plan.params.greedy)
     found = verdicts(summaries, args.k)
     place = environment(setup.spec.target, setup.spec.draft)
-    report = Report(setup.title, plan, tuple(summaries), tuple(samples), place, (*setup.notes, *found))
+    report = ComparisonReport(setup.title, plan, tuple(summaries), tuple(samples), place, (*setup.notes, *found))
     print(report.markdown())
     if args.out is not None:
         report.write(args.out)

@@ -24,9 +24,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from transformers.utils import logging as library_logging
+from transformers.utils import logging as transformers_logging
 
-from decoder.bench.environment import environment
+from decoder.measure.environment import environment
 from decoder.models import loading
 from decoder.models.compiled import CompiledModel
 from decoder.models.hf import CausalModel
@@ -78,19 +78,23 @@ def table(rows: Sequence[dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--model", default="tiny", help="tiny (default), tiny-draft, a hub name or a folder")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 5], help="block sizes m (default 1 2 5)")
-    parser.add_argument("--context", type=int, default=128, help="tokens before the block (default 128)")
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--cache", metavar="FOLDER", help="the compiler's cache; default: an empty one, thrown away")
-    parser.add_argument("--json", action="store_true", help="print JSON with the environment instead of a table")
-    args = parser.parse_args(argv)
-    library_logging.set_verbosity_error()
+    made.add_argument("--model", default="tiny", help="tiny (default), tiny-draft, a hub name or a folder")
+    made.add_argument("--dtype", default="float32")
+    made.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 5], help="block sizes m (default 1 2 5)")
+    made.add_argument("--context", type=int, default=128, help="tokens before the block (default 128)")
+    made.add_argument("--repeats", type=int, default=40)
+    made.add_argument("--cache", metavar="FOLDER", help="the compiler's cache; default: an empty one, thrown away")
+    made.add_argument("--json", action="store_true", help="print JSON with the environment instead of a table")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    transformers_logging.set_verbosity_error()
     try:
         module = load(args.model, args.dtype)
     except ValueError as error:

@@ -13,7 +13,7 @@ it never meets its own text of the same prompt; k="auto" keeps what it learnt of
 Written: OUT.samples.jsonl, a line a run, from which the same command goes on where --seconds or a person stopped it;
 OUT.json and OUT.md, medians and spread a group and the speed-ups, methods by groups, over the prompts that all methods
 have finished. Prompts and texts are not written: a sample holds checksums of its token prefixes, which show equality
-and nothing else. --write-table puts the table of OUT.json between the marks `decoder.bench.groups.marks` of a document.
+and nothing else. --write-table puts the table of OUT.json between the marks `lab.groups.marks` of a document.
 """
 
 from __future__ import annotations
@@ -31,51 +31,55 @@ import torch
 from tqdm.auto import tqdm
 
 from decoder import SpeculativeDecoder
-from decoder.bench.environment import environment
-from decoder.bench.groups import account, fold, spliced, tables
-from decoder.bench.journal import Journal, checksums
-from decoder.bench.methods import OwnMethod, Plan, named
-from decoder.bench.prompts import as_ids
-from decoder.bench.setup import lengths
+from decoder.arguments import draft_length
 from decoder.drafters import DRAFTERS, RecycleDrafter, SuffixDrafter
 from decoder.files import write_json
+from decoder.measure.environment import environment
+from decoder.measure.methods import OwnMethod, Plan, named
+from decoder.measure.prompts import as_ids
 from decoder.measure.timing import Method, Sample, timed
 from decoder.models import loading
 from decoder.models.tiny import tiny_paths
 from decoder.types import SamplingParams
+from lab.groups import account, fold, spliced, tables
+from lab.journal import Journal, checksums
 
 RIVALS = ("hf", "hf-lookup", "baseline")
 WITH_MEMORY = {"suffix+memory": SuffixDrafter, "recycle+memory": RecycleDrafter}
 WARM_UP_TOKENS = 8  # of every method before a piece begins
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--target", default="tiny", help="hub name or folder; default: the bundled pair")
-    parser.add_argument("--draft", help="hub name or folder of a draft model")
-    parser.add_argument("--foreign-draft", help="a draft of another tokenizer, for crosstokenizer; tiny: the bundled")
-    parser.add_argument("--by-category", type=Path, nargs="*", default=[], help=".jsonl files, a group a `category`")
-    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help=".jsonl files, a group each")
-    parser.add_argument("--limit", type=int, help="prompts a group, taken evenly over it (default: all)")
-    parser.add_argument("--max-prompt", type=int, default=1024, help="tokens kept of a prompt, its end (default 1024)")
-    parser.add_argument("--drafters", nargs="*", help="names, default: all that this target and draft allow")
-    parser.add_argument("--modes", nargs="*", choices=("greedy", "sampled"), default=["greedy", "sampled"])
-    parser.add_argument("--temperature", type=float, default=0.8, help="of the sampled mode (default 0.8)")
-    parser.add_argument("--top-p", type=float, default=0.95, help="of the sampled mode (default 0.95)")
-    parser.add_argument("--k", default="auto", help="tokens a round of drafters with a model (default auto)")
-    parser.add_argument("--lookup-k", default="auto", help="tokens a round of the others (default auto)")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, help="begin no run after so many; give the same command to go on")
-    parser.add_argument("--out", type=Path, required=True, help="path of the three files, without suffix")
-    parser.add_argument("--write-table", type=Path, metavar="DOCUMENT", help="measure nothing; put OUT's table there")
-    options = parser.parse_args(argv)
+    made.add_argument("--target", default="tiny", help="hub name or folder; default: the bundled pair")
+    made.add_argument("--draft", help="hub name or folder of a draft model")
+    made.add_argument("--foreign-draft", help="a draft of another tokenizer, for crosstokenizer; tiny: the bundled")
+    made.add_argument("--by-category", type=Path, nargs="*", default=[], help=".jsonl files, a group a `category`")
+    made.add_argument("--prompts", type=Path, nargs="*", default=[], help=".jsonl files, a group each")
+    made.add_argument("--limit", type=int, help="prompts a group, taken evenly over it (default: all)")
+    made.add_argument("--max-prompt", type=int, default=1024, help="tokens kept of a prompt, its end (default 1024)")
+    made.add_argument("--drafters", nargs="*", help="names, default: all that this target and draft allow")
+    made.add_argument("--modes", nargs="*", choices=("greedy", "sampled"), default=["greedy", "sampled"])
+    made.add_argument("--temperature", type=float, default=0.8, help="of the sampled mode (default 0.8)")
+    made.add_argument("--top-p", type=float, default=0.95, help="of the sampled mode (default 0.95)")
+    made.add_argument("--k", type=draft_length, default="auto", help="length for drafters with a model (default auto)")
+    made.add_argument("--lookup-k", type=draft_length, default="auto", help="length for the others (default auto)")
+    made.add_argument("--max-new-tokens", type=int, default=64)
+    made.add_argument("--repeats", type=int, default=2)
+    made.add_argument("--dtype", default="auto")
+    made.add_argument("--device", default="auto")
+    made.add_argument("--seconds", type=float, help="begin no run after so many; give the same command to go on")
+    made.add_argument("--out", type=Path, required=True, help="path of the three files, without suffix")
+    made.add_argument("--write-table", type=Path, metavar="DOCUMENT", help="measure nothing; put OUT's table there")
+    return made
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    options = parser().parse_args(argv)
     if not options.by_category and not options.prompts and options.write_table is None:
-        parser.error("give --by-category or --prompts")
+        parser().error("give --by-category or --prompts")
     return options
 
 
@@ -157,7 +161,7 @@ def methods_for(
     tokens: int,
 ) -> list[Method]:
     """Rivals and drafters of one mode; those with a memory are made anew, empty."""
-    sampled = SamplingParams(options.temperature, 0, options.top_p)
+    sampled = SamplingParams(options.temperature, options.top_p)
     plan = Plan(tokens, SamplingParams(0.0) if mode == "greedy" else sampled)
     found: list[Method] = [named(name, spec, plan) for name in RIVALS]
     fresh = {
@@ -237,7 +241,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.write_table is not None:
         write_table(options.write_table, options.out)
         return
-    options.k, options.lookup_k = lengths([options.k, options.lookup_k])
     spec = SpeculativeDecoder(options.target, options.draft, dtype=options.dtype, device=options.device)
     prompts = read_groups(options, spec)
     drafting = drafting_decoders(options, spec)

@@ -1,11 +1,11 @@
-"""Microseconds a token of the lookup drafters, from the beginning of a long text to its end.
+"""Microseconds per token of the lookup drafters, from the beginning of a long text to its end.
 
     python scripts/measure_lookups.py --texts book.txt ... --tokens 100000
 
 The text is given token by token, as decoding commits it: each time the drafter takes the token in and proposes up to
 --k more, with nobody to verify them. A column a tenth of the text; a flat line means that a token costs as much after
 100,000 tokens of context as after ten. "rescan" is what the index spares: a search of the whole text for its last two
-tokens, timed at the end of each tenth. Printed too: bytes a token that the table of the whole text holds.
+tokens, timed at the end of each tenth. Printed too: bytes per token that the table of the whole text holds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from decoder.bench.environment import environment
 from decoder.drafters import NgramDrafter, SuffixDrafter
 from decoder.drafters.lookup import LookupDrafter
 from decoder.files import write_json
+from decoder.measure.environment import environment
 from decoder.models import loading
 from decoder.models.tiny import tiny_paths
 from decoder.report.tables import markdown_table
@@ -29,20 +29,24 @@ TENTHS = 10
 RESCANS = 20
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--texts", type=Path, nargs="+", required=True, help="text files, read one after the other")
-    parser.add_argument("--tokenizer", help="name or folder (default: the bundled pair's)")
-    parser.add_argument("--tokens", type=int, default=100_000)
-    parser.add_argument("--k", type=int, default=8)
-    parser.add_argument("--out", type=Path, help="JSON file")
-    return parser.parse_args(argv)
+    made.add_argument("--texts", type=Path, nargs="+", required=True, help="text files, read one after the other")
+    made.add_argument("--tokenizer", help="name or folder (default: the bundled pair's)")
+    made.add_argument("--tokens", type=int, default=100_000)
+    made.add_argument("--k", type=int, default=8)
+    made.add_argument("--out", type=Path, help="JSON file")
+    return made
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    return parser().parse_args(argv)
 
 
 def paced(drafter: LookupDrafter, ids: Sequence[int], k: int) -> list[float]:
-    """Seconds a token in each tenth of the text."""
+    """Seconds per token in each tenth of the text."""
     run = drafter.start([[]], None, None, len(ids))  # type: ignore[arg-type]  # lookups neither warp nor draw
     context: list[int] = []
     found = []
@@ -57,7 +61,7 @@ def paced(drafter: LookupDrafter, ids: Sequence[int], k: int) -> list[float]:
 
 
 def held(drafter: LookupDrafter, ids: Sequence[int]) -> float:
-    """Bytes a token of the table over the whole text."""
+    """Bytes per token of the table over the whole text."""
     context = list(ids)
     tracemalloc.start()
     run = drafter.start([context], None, None, len(ids))  # type: ignore[arg-type]
@@ -91,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds["rescan"] = rescanned(ids)
     marks = [f"{(tenth + 1) * len(ids) // TENTHS:,}" for tenth in range(TENTHS)]
     rows: list[list[Any]] = [[name, *[f"{1e6 * each:.1f}" for each in found]] for name, found in seconds.items()]
-    print(markdown_table(["us a token, up to token", *marks], rows))
+    print(markdown_table(["us per token, up to token", *marks], rows))
     bytes_held = {name: held(drafter, ids) for name, drafter in drafters.items()}
-    print("\n".join(f"{name}: {size:.0f} bytes a token" for name, size in bytes_held.items()))
+    print("\n".join(f"{name}: {size:.0f} bytes per token" for name, size in bytes_held.items()))
     if options.out is not None:
         record = {
             "seconds": seconds,

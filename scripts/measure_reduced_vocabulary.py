@@ -34,10 +34,10 @@ import torch
 from tqdm.auto import tqdm
 
 from decoder import SpeculativeDecoder
-from decoder.bench.environment import environment
 from decoder.drafters import ModelDrafter, ReducedVocabularyDrafter
 from decoder.drafters.reduced import most_frequent
 from decoder.files import write_json
+from decoder.measure.environment import environment
 from decoder.report.tables import markdown_table
 
 MADE_OF_TARGET = ("layerskip", "quantized")

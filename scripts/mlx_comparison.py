@@ -6,7 +6,7 @@
 
 Runtime and algorithm can so be told apart: each runtime's speculative run is set against its own plain run, and the
 plain runs against each other. All are greedy and emit exactly --max-new-tokens tokens, interleaved run by run in one
-process; texts are compared token for token. mlx-lm drafts k tokens a round and keeps those that equal its own choice.
+process; texts are compared token for token. mlx-lm drafts k tokens per round and keeps those that equal its own choice.
 
 torch and mlx each use their own threads; --threads binds torch only. mlx runs on --mlx-device.
 """
@@ -27,12 +27,12 @@ from typing import Any
 import torch
 
 from decoder import SpeculativeDecoder
-from decoder.bench.environment import environment
-from decoder.bench.measure import Report
-from decoder.bench.methods import OwnMethod, Plan, label, named
-from decoder.bench.prompts import OWN_PROMPTS, as_ids, read_prompts
-from decoder.measure.comparison import MethodSummary, speedup, summarise
-from decoder.measure.timing import Output, Sample, interleaved
+from decoder.measure.comparison import ComparisonReport
+from decoder.measure.environment import environment
+from decoder.measure.methods import OwnMethod, Plan, label, named
+from decoder.measure.prompts import OWN_PROMPTS, as_ids, read_prompts
+from decoder.measure.summary import MethodSummary, speedup, summarise
+from decoder.measure.timing import RunOutput, Sample, interleaved
 from decoder.models.tiny import tiny_paths
 from decoder.types import SamplingParams
 
@@ -54,15 +54,15 @@ class MlxMethod:
         """What is drained before the clock is read: nothing of mlx's, since reading the ids waits for them."""
         return torch.device("cpu")
 
-    def __call__(self, prompt: Sequence[int], seed: int) -> Output:
+    def __call__(self, prompt: Sequence[int], seed: int) -> RunOutput:
         import mlx.core as mx
         from mlx_lm.generate import generate_step, speculative_generate_step
 
         ids, count = mx.array(list(prompt)), self.plan.max_new_tokens
         if self.draft is None:
-            return Output(tuple(int(token) for token, _ in generate_step(ids, self.target, max_tokens=count)))
+            return RunOutput(tuple(int(token) for token, _ in generate_step(ids, self.target, max_tokens=count)))
         steps = speculative_generate_step(ids, self.target, self.draft, num_draft_tokens=self.k, max_tokens=count)
-        return Output(tuple(int(token) for token, _, _ in steps))
+        return RunOutput(tuple(int(token) for token, _, _ in steps))
 
 
 def mlx_model(folder: Path, dtype: str) -> Any:
@@ -87,23 +87,27 @@ def mlx_model(folder: Path, dtype: str) -> Any:
     return model
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--target", type=Path, help="folder of a model; default: the bundled pair")
-    parser.add_argument("--draft", type=Path, help="folder of its draft; without one only plain runs are compared")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--mlx-device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--device", default="cpu", help="of torch (default cpu)")
-    parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own choice")
-    parser.add_argument("--k", type=int, default=4, help="drafted tokens a round, of both (default 4)")
-    parser.add_argument("--prompts", type=Path, help=".txt or .jsonl; default: our own")
-    parser.add_argument("--limit", type=int, default=4, help="prompts used (default 4)")
-    parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write PATH.json and PATH.md; token ids are left out")
-    return parser.parse_args(argv)
+    made.add_argument("--target", type=Path, help="folder of a model; default: the bundled pair")
+    made.add_argument("--draft", type=Path, help="folder of its draft; without one only plain runs are compared")
+    made.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    made.add_argument("--mlx-device", choices=("cpu", "gpu"), default="cpu")
+    made.add_argument("--device", default="cpu", help="of torch (default cpu)")
+    made.add_argument("--threads", type=int, help="threads of torch; default: torch's own choice")
+    made.add_argument("--k", type=int, default=4, help="drafted tokens per round, of both (default 4)")
+    made.add_argument("--prompts", type=Path, help=".txt or .jsonl; default: our own")
+    made.add_argument("--limit", type=int, default=4, help="prompts used (default 4)")
+    made.add_argument("--max-new-tokens", type=int, default=96)
+    made.add_argument("--repeats", type=int, default=3)
+    made.add_argument("--out", type=Path, help="write PATH.json and PATH.md; token ids are left out")
+    return made
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    return parser().parse_args(argv)
 
 
 def within_each_runtime(samples: Sequence[Sample], names: Sequence[str]) -> str:
@@ -126,7 +130,7 @@ def measure(options: argparse.Namespace) -> tuple[SpeculativeDecoder, list[Metho
     spec = SpeculativeDecoder(
         str(target), None if draft is None else str(draft), dtype=options.dtype, device=options.device, temperature=0.0
     )
-    plan = Plan(options.max_new_tokens, SamplingParams(temperature=0.0))
+    plan = Plan(options.max_new_tokens, SamplingParams(temperature=0.0), repeats=options.repeats)
     mlx_target = mlx_model(target, options.dtype)
     methods: list[Any] = [named("hf", spec, plan), named("baseline", spec, plan), MlxMethod("mlx", mlx_target, plan)]
     if draft is not None:
@@ -155,7 +159,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     notes = [note for note in (runtimes, within_each_runtime(samples, [each.name for each in summaries])) if note]
     bare = tuple(replace(sample, token_ids=()) for sample in samples)
     place = environment(spec.target, spec.draft)
-    report = Report(f"{name}, k = {options.k}: two runtimes", plan, tuple(summaries), bare, place, tuple(notes))
+    report = ComparisonReport(
+        f"{name}, k = {options.k}: two runtimes", plan, tuple(summaries), bare, place, tuple(notes)
+    )
     print(report.markdown())
     if options.out is not None:
         report.write(options.out)

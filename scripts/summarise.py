@@ -211,13 +211,17 @@ def with_tables(document: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n{table(found[2], found[3].split())}\n\n{found[4]}", document)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("place", type=Path, help="the experiment's folder, or a document")
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="JSON files of measurements")
-    options = parser.parse_args(argv)
+    made.add_argument("place", type=Path, help="the experiment's folder, or a document")
+    made.add_argument("files", type=Path, nargs="*", metavar="FILE", help="JSON files of measurements")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(argv)
     document = options.place / "README.md" if options.place.is_dir() else options.place
     if options.files:
         path = options.place / SUMMARY

@@ -17,30 +17,33 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
 from tiny_pair import agreement, continuation, corpus, evaluation, export, llama, plots, report, tokens
 from tiny_pair.checkpoint import write_curve
 from tiny_pair.distill import Texts, train_draft
 from tiny_pair.loop import Row
 from tiny_pair.presets import PRESETS, Preset
 from tiny_pair.target import train_target
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description="Train the bundled model pair.")
+    made.add_argument("--corpus", type=Path, required=True, help="folder with one text file per book")
+    made.add_argument("--out", type=Path, required=True, help="folder for checkpoints, curves and the finished pair")
+    made.add_argument("--books", type=Path, default=corpus.BOOKS_TSV, help="list of books and their split")
+    made.add_argument("--preset", choices=sorted(PRESETS), default="tiny", help="'large' needs a GPU")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--target-steps", type=int, help="optimizer steps of the target (default: the preset's)")
+    made.add_argument("--draft-steps", type=int, help="optimizer steps of the draft (default: the preset's)")
+    made.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads")
+    made.add_argument("--no-compile", action="store_true", help="train without torch.compile (slower, starts at once)")
+    return made
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line; see --help."""
-    parser = argparse.ArgumentParser(description="Train the bundled model pair.")
-    parser.add_argument("--corpus", type=Path, required=True, help="folder with one text file per book")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints, curves and the finished pair")
-    parser.add_argument("--books", type=Path, default=corpus.BOOKS_TSV, help="list of books and their split")
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny", help="'large' needs a GPU")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target-steps", type=int, help="optimizer steps of the target (default: the preset's)")
-    parser.add_argument("--draft-steps", type=int, help="optimizer steps of the draft (default: the preset's)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads")
-    parser.add_argument(
-        "--no-compile", action="store_true", help="train without torch.compile (slower, starts at once)"
-    )
-    return parser.parse_args(argv)
+    return parser().parse_args(argv)
 
 
 def chosen_preset(arguments: argparse.Namespace) -> Preset:

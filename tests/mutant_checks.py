@@ -13,11 +13,11 @@ for folder in (Path(__file__).parent, Path(__file__).parent / "verify"):  # the 
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
+import test_verdicts as verdicts  # noqa: E402
+
 import test_enumeration as enumeration  # noqa: E402
 import test_monte_carlo as monte_carlo  # noqa: E402
 import test_randomness as randomness  # noqa: E402
-import test_verdicts as verdicts  # noqa: E402
-
 from decoder import SpeculativeDecoder  # noqa: E402
 from decoder.models.toy import noisy_copy, toy_model  # noqa: E402
 from decoder.testing import assert_exact  # noqa: E402

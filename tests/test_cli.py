@@ -14,22 +14,24 @@ from typing import Any
 import pytest
 
 from decoder import SpeculativeDecoder, cli
-from decoder.arguments import build_parser, draft_lengths, fixed_lengths
-from decoder.bench.environment import command_line
+from decoder.arguments import build_parser, draft_lengths, fixed_lengths, names_among
+from decoder.measure.environment import command_line
+from decoder.models import compiled
 
 MODELS = (
-    "--target --draft --drafter --verifier --device --dtype --draft-device --draft-dtype --packed --temperature "
-    "--top-p --top-k --min-p --seed --json --debug"
+    "--target --draft --drafter --draft-bits --verifier --device --dtype --draft-device --draft-dtype --packed "
+    "--compile --threads --temperature --top-p --top-k --min-p --seed --json --debug"
 ).split()
 ONE = ["prompt", "--chat", "--max-new-tokens", "--stop", "--k", *MODELS]
-MANY = ["prompt", "--prompts", "--limit", "--chat", "--max-new-tokens", "--repeats", *MODELS]
+MANY = ["prompt", "--prompts", "--category", "--limit", "--chat", "--max-new-tokens", "--repeats", *MODELS]
+TIMED = ["--k", "--warm-up", "--stop-at-eos", "--out"]
 FROZEN = {
     "generate": [*ONE, "--show-accepted", "--picture", "--stats"],
     "compare": ONE,
-    "bench": [*MANY, "--methods", "--k", "--out"],
-    "sweep": [*MANY, "--k", "--plot", "--out"],
-    "profile": [*ONE, "--repeats"],
-    "advise": [*MANY, "--drafters"],
+    "bench": [*MANY, *TIMED, "--methods", "--drafters", "--assistant-tokens", "--predict"],
+    "sweep": [*MANY, *TIMED, "--plot"],
+    "profile": [*ONE, "--repeats", "--picture", "--out"],
+    "advise": [*MANY, "--drafters", "--out"],
     "report": ["file", "--out", "--debug"],
 }
 
@@ -78,7 +80,30 @@ def test_every_help_ends_with_an_example_that_parses(name: str) -> None:
 
 
 def test_every_command_is_wired() -> None:
-    assert set(cli.COMMANDS) == set(FROZEN)
+    assert {*cli.COMMANDS, "report"} == set(FROZEN)
+
+
+def test_one_set_of_defaults() -> None:
+    """An option has the same default in every command that has it, and the help says which; `--k` of a sweep aside."""
+    found: dict[str, set[str]] = {}
+    for name, parser in commands().items():
+        for action in parser._actions:
+            if action.option_strings and (name, action.dest) != ("sweep", "k"):
+                default = action.default[0] if isinstance(action.default, list) else action.default
+                found.setdefault(action.dest, set()).add(str(default))
+                if action.dest in {"temperature", "top_p", "top_k", "min_p", "max_new_tokens", "limit", "repeats", "k"}:
+                    assert f"(default {default:g})" in str(action.help), (name, action.dest)
+    assert all(len(defaults) == 1 for defaults in found.values()), found
+
+
+def test_a_bare_call_samples_as_the_decoder_does(spec: SpeculativeDecoder) -> None:
+    options = build_parser().parse_args(["generate", "x"])
+    assert (options.temperature, options.top_p, options.top_k, options.min_p) == (
+        *(spec.params.temperature, spec.params.top_p, spec.params.top_k, spec.params.min_p),
+    )
+    from decoder.asked.request import DEFAULT_NEW_TOKENS
+
+    assert options.max_new_tokens == DEFAULT_NEW_TOKENS
 
 
 def test_draft_lengths() -> None:
@@ -86,6 +111,9 @@ def test_draft_lengths() -> None:
     for wrong in ("0", "3-1", "2,2", "x", ""):
         with pytest.raises((ValueError, argparse.ArgumentTypeError)):
             fixed_lengths(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="magic unknown"):
+        names_among(["hf", "baseline"])("hf,magic")
+    assert names_among(["hf", "baseline"])("baseline,hf,baseline") == ["baseline", "hf"]
 
 
 # ---- what comes out ----
@@ -161,6 +189,41 @@ def test_bench_writes_json_markdown_and_a_page(pair: list[str], tmp_path: Path, 
     assert (tmp_path / "again.html").read_text() == (tmp_path / "run.html").read_text()
 
 
+def test_bench_of_some_categories_with_two_drafters(pair: list[str], tmp_path: Path, capsys: Any) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"category": "x", "turns": ["once upon a time"]}\n{"category": "y", "prompt": "the cat"}\n')
+    arguments = ["bench", *pair, "--prompts", str(prompts), "--category", "x", "--methods", "baseline,hf-lookup"]
+    arguments += ["--drafters", "ngram,model", "--temperature", "0.8", "--repeats", "1", "--max-new-tokens", "16"]
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "target with draft draft, T = 0.8" in text
+    assert "speculative ngram k=4" in text and "speculative model k=4" in text and "hf-lookup" in text
+
+
+def test_the_draft_s_weights_can_be_narrow(pair: list[str], capsys: Any) -> None:
+    arguments = ["bench", "once", *pair, "--draft-bits", "8", "--methods", "hf-assisted", "--temperature", "0"]
+    assert cli.main([*arguments, "--repeats", "1", "--max-new-tokens", "6", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["notes"] == [
+        "speculative runs: the draft's matrices in 8 bits; hf-assisted drafts with the given weights"
+    ]
+    assert cli.main(["generate", "once", *pair[:2], "--draft-bits", "4"]) == 2
+    assert "--draft-bits=4 needs a draft model" in capsys.readouterr().err
+
+
+def test_every_command_can_be_compiled(
+    pair: list[str], spec: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")  # traces in static shapes, generates no code
+    greedy = ["once", *pair, "--temperature", "0", "--max-new-tokens", "8", "--compile", "--json"]
+    assert cli.main(["generate", *greedy]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["token_ids"] == list(spec.generate("once", temperature=0, max_new_tokens=8).token_ids)
+    assert cli.main(["sweep", *greedy, "--k", "2", "--repeats", "1"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["speedup"] > 0 and row["predicted"] is None  # theory is of eager forwards
+
+
 def test_sweep_measures_each_length(pair: list[str], tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "sweep.png"
@@ -190,6 +253,14 @@ def test_profile_and_advise_answer(pair: list[str], capsys: Any) -> None:
     arguments = ["advise", "once", *pair, "--max-new-tokens", "6", "--repeats", "1", "--drafters", "model"]
     assert cli.main(arguments) == 0
     assert re.match(r"(Yes|No): ", capsys.readouterr().out)
+
+
+def test_accounts_of_profile_and_advise_are_written(pair: list[str], tmp_path: Path, capsys: Any) -> None:
+    for name, key in (("profile", "profile"), ("advise", "advice")):
+        out = tmp_path / f"{name}.json"
+        assert cli.main([name, "once", *pair, "--max-new-tokens", "6", "--repeats", "1", "--out", str(out)]) == 0
+        record = json.loads(out.read_text())
+        assert record[key] and record["title"] == "target with draft draft" and record["environment"]["target"]
 
 
 def test_the_recorded_command_can_be_typed_again() -> None:
@@ -225,6 +296,12 @@ def test_missing_things_are_named(pair: list[str], tmp_path: Path, capsys: Any) 
     (tmp_path / "bad.jsonl").write_text('{"question": 1}\n')
     assert cli.main(["bench", *pair, "--prompts", str(tmp_path / "bad.jsonl")]) == 2
     assert "needs 'prompt' or 'turns'" in capsys.readouterr().err
+    assert cli.main(["bench", "once", *pair, "--prompts", str(tmp_path / "bad.jsonl")]) == 2
+    assert "a prompt and --prompts were both given" in capsys.readouterr().err
+    assert cli.main(["advise", *pair, "--category", "rag"]) == 2
+    assert "give --prompts FILE with it" in capsys.readouterr().err
+    assert cli.main(["bench", "once", *pair, "--chat"]) == 2
+    assert "chat template" in capsys.readouterr().err
     assert cli.main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
 
@@ -240,6 +317,8 @@ def test_missing_things_are_named(pair: list[str], tmp_path: Path, capsys: Any) 
         ["sweep", "--k", "0"],
         ["bench", "--methods", "hf,magic"],
         ["bench", "--limit", "0"],
+        ["bench", "--k", "2", "4", "auto"],
+        ["bench", "--drafters", "none"],
     ],
 )
 def test_wrong_arguments_leave_with_two(arguments: list[str], capsys: Any) -> None:

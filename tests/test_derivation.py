@@ -8,6 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
+from decoder import SpeculativeDecoder
+from decoder.models.toy import noisy_copy, toy_model
+from decoder.types import Verifier
+from decoder.verify import BlockVerifier, MatchVerifier, TokenVerifier
+from decoder.verify import block as block_module
 from enumerated_rounds import (
     PAIRS,
     StopAtFirstFailure,
@@ -22,13 +29,6 @@ from enumerated_rounds import (
     running_minimum,
     token_survival,
 )
-from torch import Tensor
-
-from decoder import SpeculativeDecoder
-from decoder.models.toy import noisy_copy, toy_model
-from decoder.types import Verifier
-from decoder.verify import BlockVerifier, MatchVerifier, TokenVerifier
-from decoder.verify import block as block_module
 
 # ---- losslessness ----
 

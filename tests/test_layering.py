@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "decoder"
+LABORATORY = PACKAGE.parent / "scripts" / "lab"
 
 # First match wins; a module may import its own layer and those below.
 LAYERS = [
@@ -19,14 +23,14 @@ LAYERS = [
     (5, ["generation"]),
     (6, ["streaming"]),
     (7, ["api"]),
-    (8, ["measure"]),
-    (9, ["cli", "arguments", "bench", "report", "testing", "__main__"]),
-    (10, ["__init__"]),
+    (8, ["report", "testing"]),
+    (9, ["measure"]),
+    (10, ["cli", "arguments", "__main__"]),
+    (11, ["__init__"]),
 ]
-LATE = {
-    ("api", "measure"),
-    ("drafters.layersearch", "measure"),
-}  # imported inside two-line methods: what measures a decoder stands above it
+LATE = {("api", "measure")}  # imported inside two-line methods: what measures a decoder stands above it
+OUTSIDE = ("scripts", "lab", "tiny_pair", "tests", "examples")  # the laboratory knows the product, not the reverse
+ABOVE = ("cli", "arguments", "measure", "report", "testing")  # not loaded by `import decoder`
 FORBIDDEN = {
     "loop": ["transformers", "decoder.models", "decoder.drafters", "decoder.clock", "decoder.text", "tokenizers"],
     "verify": ["transformers", "decoder.models", "decoder.clock", "time"],
@@ -83,6 +87,25 @@ def test_imports_point_down(path: Path) -> None:
             assert layer(module) <= own, f"decoder.{dotted(path)} (L{own}) imports {name} (L{layer(module)})"
 
 
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_the_laboratory_is_not_imported(path: Path) -> None:
+    assert not [name for name in imports(path) if name.partition(".")[0] in OUTSIDE]
+
+
+def test_importing_the_product_loads_neither_measuring_nor_the_laboratory() -> None:
+    code = """
+import json, sys, decoder
+print(json.dumps({name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "decoder"}))
+print(json.dumps([name for name in sys.modules if name.split(".")[0] in ("lab", "matplotlib", "scripts")]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    loaded, foreign = (json.loads(line) for line in done.stdout.splitlines())
+    assert not foreign
+    assert not [name for name in loaded if name.removeprefix("decoder.").startswith(ABOVE)]
+    lines = sum(len(Path(file).read_text().splitlines()) for file in loaded.values())
+    assert lines <= 8000, f"import decoder loads {lines} lines of ours"
+
+
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))
 def test_the_core_stays_ignorant(name: str) -> None:
     paths = [path for path in modules() if dotted(path) == name or dotted(path).startswith(name + ".")]
@@ -96,7 +119,7 @@ def test_the_core_stays_ignorant(name: str) -> None:
 
 def test_sizes() -> None:
     """Files under about 300 lines and functions under about 40: small enough to read in an afternoon."""
-    for path in modules():
+    for path in [*modules(), *sorted(LABORATORY.rglob("*.py"))]:
         text = path.read_text()
         assert len(text.splitlines()) <= 320, f"{path.name} has {len(text.splitlines())} lines; split it"
         for node in ast.walk(ast.parse(text)):
@@ -107,7 +130,7 @@ def test_sizes() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    for path in modules():
+    for path in [*modules(), *sorted(LABORATORY.rglob("*.py"))]:
         assert ast.get_docstring(ast.parse(path.read_text())), f"{path.name} has no docstring"
 
 

@@ -12,13 +12,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from mutant_checks import CHECKS
-from mutants import FAULTS, MODEL, MUTANTS, NOT_APPLICABLE, TOKEN, Mutant, document
-from mutation import mutated
-
 from decoder.drafters import ModelDrafter
 from decoder.testing import check_lossless
 from decoder.verify import TokenVerifier
+from mutant_checks import CHECKS
+from mutants import FAULTS, MODEL, MUTANTS, NOT_APPLICABLE, TOKEN, Mutant, document
+from mutation import mutated
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "mutants.md"
 

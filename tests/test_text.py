@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from conftest import byte_level_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from conftest import byte_level_tokenizer
 from decoder.text import (
     Detokenizer,
     StopStrings,

@@ -6,7 +6,7 @@ shares the target's KV cache: the draft writes its keys and values where the tar
 ones, so it needs no prefill and no memory at all. Any other subset (self-speculative decoding, arXiv 2309.08168;
 SWIFT, arXiv 2410.06916) has a cache of its own for its layers.
 
-Does not know which layers are good: `search` finds them on the person's prompts (`drafters.layersearch`).
+Does not know which layers are good: `scripts/lab/layersearch.py` finds them on the person's prompts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, cast
 
 from typing_extensions import Self
 
-from decoder.drafters.layersearch import LayerSearch, search_layers
 from decoder.drafters.model import ModelDrafter
 from decoder.models.cache import LentCache
 from decoder.models.hf import CausalModel, CausalSession
@@ -43,9 +42,8 @@ def default_layers(count: int) -> list[int]:
 class LayerSkipDrafter(ModelDrafter):
     """Drafts with some of the target's own layers.
 
-    layers: how many of the first layers, or an ascending list of layer numbers; None takes the first and last quarter
-    and
-        every second layer between them, which is a guess: `search` does better.
+    layers: how many of the first layers, or an ascending list of layer numbers; None takes the first and
+        last quarter and every second layer between them, which is a guess: a search does better.
     sample: as for `ModelDrafter`.  share_cache: False gives a prefix a cache of its own, too.
     """
 
@@ -56,7 +54,6 @@ class LayerSkipDrafter(ModelDrafter):
     ) -> None:
         super().__init__(cast(Any, None), sample=sample)  # the model is made by `bind`
         self.share_cache = share_cache
-        self.found: LayerSearch | None = None
         self._asked = layers
         self._target: CausalModel | None = None
         self._lent: ModelSession | None = None
@@ -65,17 +62,6 @@ class LayerSkipDrafter(ModelDrafter):
     @classmethod
     def for_models(cls, target: Any, draft: Any) -> LayerSkipDrafter:
         return cls().bind(target, draft)
-
-    @classmethod
-    def search(cls, decoder: Any, prompts: Sequence[Any], **options: Any) -> LayerSkipDrafter:
-        """The drafter whose layers promise most on these prompts; `found` says what was tried.
-
-        options: those of `decoder.drafters.layersearch.search_layers`.
-        """
-        found = search_layers(decoder, prompts, subset_model, **options)
-        drafter = cls(found.layers).bind(decoder.target_model, None)
-        drafter.found = found
-        return drafter
 
     def bind(self, target: Any, draft: Any) -> LayerSkipDrafter:
         """Build the module tree over the target's tensors, once for each target."""

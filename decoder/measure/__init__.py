@@ -1,17 +1,9 @@
-"""L3: measuring from outside: interleaved timing, medians and intervals, profiles, advice. Ordinary runs use none."""
+"""Measuring from outside, above the decoder: comparisons, profiles, advice. `import decoder` loads none of it."""
 
-from decoder.measure.statistics import Interval, Spread, bootstrap_ratio, spread
-from decoder.measure.timing import Counts, Method, Output, Sample, interleaved, synchronise
+from decoder.measure.advising import advise
+from decoder.measure.comparison import Comparison, ComparisonReport
+from decoder.measure.methods import Plan, named, speculative
+from decoder.measure.profiling import profile
+from decoder.measure.quiet import quiet
 
-__all__ = [
-    "Counts",
-    "Interval",
-    "Method",
-    "Output",
-    "Sample",
-    "Spread",
-    "bootstrap_ratio",
-    "interleaved",
-    "spread",
-    "synchronise",
-]
+__all__ = ["Comparison", "ComparisonReport", "Plan", "advise", "named", "profile", "quiet", "speculative"]

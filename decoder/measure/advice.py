@@ -1,4 +1,4 @@
-"""L3: advice as a value and in words. It holds what was measured and predicted; it measures nothing."""
+"""Advice as a value and in words. It holds what was measured and predicted; it measures nothing."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Advice:
             if each.alpha is not None:
                 lines.append(
                     f"{each.drafter!r}: {100 * each.alpha:.0f} % of tested drafts accepted, "
-                    f"{each.tokens_per_iteration:.2f} tokens an iteration at k={each.k}, a draft step costs "
+                    f"{each.tokens_per_iteration:.2f} tokens per iteration at k={each.k}, a draft step costs "
                     f"{each.cost_ratio:.3f} of a target step; predicted {each.predicted:.2f}×, "
                     f"{_times(each.measured, self.prompts)}"
                 )

@@ -1,152 +1,184 @@
-"""L3: samples folded into one account of each method: speed, spread, speed-ups, acceptance, equality of outputs.
+"""One comparison from models to a written account: methods interleaved on the same prompts, JSON and Markdown.
 
-    seconds(prompt)   = median over repeats of the wall time
-    tokens_per_second = tokens of one pass over the prompts / sum of seconds(prompt)
-    speed-up          = sum of the yardstick's seconds(prompt) / sum of seconds(prompt), bootstrapped over prompts
+    report = Comparison(spec, prompts, plan, ["hf", "baseline", speculative(spec, plan, 4)]).run()
+    print(report.markdown()); report.write("comparison.json")
 
-Where EOS may end texts at different lengths, the yardstick's seconds are first scaled to the method's own tokens, so
-that stopping early is not rewarded.
+Prompts are token ids. Timing and folding are `timing`'s and `summary`'s; here methods are put together and the result
+is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import reduce
-from operator import add
+from pathlib import Path
 from typing import Any
 
-from decoder.measure.statistics import Interval, Spread, bootstrap_ratio, median, spread
-from decoder.measure.timing import Counts, Sample
+from tqdm.auto import tqdm
+
+from decoder.api import SpeculativeDecoder
+from decoder.files import beside, write_json, write_text
+from decoder.measure.environment import environment
+from decoder.measure.methods import Plan, named
+from decoder.measure.quiet import quiet
+from decoder.measure.statistics import Interval
+from decoder.measure.summary import MethodSummary, summarise
+from decoder.measure.timing import Method, Sample, interleaved
+from decoder.report.tables import markdown_table, terminal_table
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Outputs compared token for token with the yardstick's; `first_difference` is (prompt, position) or None."""
+class ComparisonReport:
+    """A finished comparison. `title` says what was compared, `notes` what the reader must know."""
 
-    equal: int
-    of: int
-    first_difference: tuple[int, int] | None
+    title: str
+    plan: Plan
+    summaries: tuple[MethodSummary, ...]
+    samples: tuple[Sample, ...]
+    environment: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+    appendix: str = ""  # more Markdown, after the table
 
+    def summary(self, name: str) -> MethodSummary:
+        for each in self.summaries:
+            if each.name == name:
+                return each
+        raise ValueError(f"method {name!r} was not run; run were {[each.name for each in self.summaries]}.")
 
-@dataclass(frozen=True)
-class MethodSummary:
-    """One method over all prompts. `counts` pools this project's own loop's accounts (None for others)."""
+    def table(self) -> str:
+        """A row for each method, for a terminal."""
+        return terminal_table(*_cells(self.summaries))
 
-    name: str
-    prompts: int
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    spread: Spread  # of tokens per second over all runs
-    speedups: dict[str, Interval] = field(default_factory=dict)  # yardstick -> interval
-    agreement: dict[str, Agreement] = field(default_factory=dict)  # yardstick -> agreement
-    counts: Counts | None = None
-    runs: int = 0
-
-    def _share(self, part: float, whole: float) -> float | None:
-        return part / whole if whole else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return None if self.counts is None else self._share(self.counts.accepted, self.counts.drafted)
-
-    @property
-    def alpha(self) -> float | None:
-        return None if self.counts is None else self._share(self.counts.accepted, self.counts.tested)
-
-    @property
-    def tokens_per_iteration(self) -> float | None:
-        if self.counts is None:
-            return None
-        return self._share(self.counts.emitted_after_prefill, self.counts.iterations)
-
-    @property
-    def drafting_share(self) -> float | None:
-        """Iterations in which anything was proposed, of all: what a silent drafter leaves out."""
-        counts = self.counts
-        if counts is None or (counts.drafted and not counts.drafting):  # an account that did not say
-            return None
-        return self._share(counts.drafting, counts.iterations)
-
-    @property
-    def overhead_share(self) -> float | None:
-        """Time outside the models' forwards and the drafter / wall."""
-        if self.counts is None:
-            return None
-        counts = self.counts
-        return self._share(counts.overhead_s, counts.prefill_s + counts.draft_s + counts.target_s + counts.overhead_s)
+    def markdown(self) -> str:
+        """Title, table, notes and environment."""
+        place = self.environment
+        lines = [f"### {self.title}", "", summary_table(self.summaries), ""]
+        lines += [f"- {note}" for note in self.notes]
+        lines.append(
+            f"- {place['processor']}, {place['threads']} threads of {place['cores']} cores"
+            + "".join(f", {name}" for name in place["devices"])
+            + f"; torch {place['versions']['torch']}, transformers {place['versions']['transformers']}; "
+            f"{place['date']}; medians, [quartiles] over runs, (95 % bootstrap interval over prompts)"
+        )
+        lines += ["", self.appendix] if self.appendix else []
+        return "\n".join([*lines, "", f"    {place['command']}", ""])
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("acceptance_rate", "alpha", "tokens_per_iteration", "drafting_share", "overhead_share")
-        return asdict(self) | {name: getattr(self, name) for name in names}
+        return {
+            "title": self.title,
+            "plan": asdict(self.plan),
+            "environment": self.environment,
+            "notes": list(self.notes),
+            "methods": [each.to_dict() for each in self.summaries],
+            "samples": [asdict(each) for each in self.samples],
+            **self.extra,
+        }
+
+    def write(self, path: str | Path) -> None:
+        """JSON at `path`, and the Markdown beside it."""
+        write_json(beside(path, ".json"), self.to_dict())
+        write_text(beside(path, ".md"), self.markdown())
 
 
-def _per_prompt(samples: Sequence[Sample]) -> dict[int, tuple[float, float]]:
-    """prompt -> (median seconds, mean tokens)."""
-    found = {}
-    for prompt in sorted({sample.prompt for sample in samples}):
-        mine = [sample for sample in samples if sample.prompt == prompt]
-        tokens = sum(len(sample.token_ids) for sample in mine) / len(mine)
-        found[prompt] = (median([sample.wall_s for sample in mine]), tokens)
-    return found
+def _ratio(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    if interval.lower is None or interval.upper is None:
+        return f"{interval.ratio:.2f}"
+    return f"{interval.ratio:.2f} ({interval.lower:.2f}-{interval.upper:.2f})"
 
 
-def speedup(samples: Sequence[Sample], yardstick: Sequence[Sample], seed: int = 0) -> Interval:
-    """The yardstick's seconds for as many tokens as these, over the seconds of these, with an interval over prompts."""
-    mine, theirs = _per_prompt(samples), _per_prompt(yardstick)
-    shared = sorted(mine.keys() & theirs.keys())
-    per_token = [theirs[p][0] * mine[p][1] / theirs[p][1] for p in shared]  # their seconds for as many tokens as mine
-    return bootstrap_ratio(per_token, [mine[p][0] for p in shared], seed=seed)
-
-
-def agreement(samples: Sequence[Sample], yardstick: Sequence[Sample]) -> Agreement:
-    """Outputs of the same prompt and repeat, token for token."""
-    theirs = {(sample.prompt, sample.repeat): sample.token_ids for sample in yardstick}
-    equal, compared, first = 0, 0, None
-    for sample in samples:
-        other = theirs.get((sample.prompt, sample.repeat))
-        if other is None:
-            continue
-        compared += 1
-        if other == sample.token_ids:
-            equal += 1
-        elif first is None:
-            pairs = zip(sample.token_ids, other, strict=False)
-            place = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(sample.token_ids), len(other)))
-            first = (sample.prompt, place)
-    return Agreement(equal, compared, first)
-
-
-def summarise(
-    samples: Sequence[Sample], yardsticks: Sequence[str] = ("hf", "baseline"), *, outputs_comparable: bool = True
-) -> list[MethodSummary]:
-    """A summary of each method in order of appearance, against each yardstick that was run.
-
-    `outputs_comparable`: greedy, so that outputs should be equal; sampled outputs of different methods never are.
-    """
-    groups: dict[str, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.method, []).append(sample)
-    present = [name for name in yardsticks if name in groups]
-    summaries = []
-    for name, mine in groups.items():
-        prompts = _per_prompt(mine)
-        seconds, tokens = (sum(pair[i] for pair in prompts.values()) for i in (0, 1))
-        accounts = [sample.counts for sample in mine if sample.counts is not None]
-        others = [each for each in present if each != name]
-        summaries.append(
-            MethodSummary(
-                name,
-                len(prompts),
-                round(tokens),
-                seconds,
-                tokens / seconds,
-                spread([len(sample.token_ids) / sample.wall_s for sample in mine]),
-                {each: speedup(mine, groups[each]) for each in others},
-                {each: agreement(mine, groups[each]) for each in others} if outputs_comparable else {},
-                reduce(add, accounts) if accounts else None,
-                len(mine),
-            )
+def _cells(summaries: Sequence[MethodSummary]) -> tuple[list[str], list[list[object]]]:
+    """Headers, and a row for each method."""
+    references = list(dict.fromkeys(name for each in summaries for name in each.speedups))
+    headers = ["method", "tokens/s", "quartiles", *[f"× {name}" for name in references]]
+    headers += ["acceptance_rate", "alpha", "tokens/iteration", "overhead %", "equal outputs"]
+    rows: list[list[object]] = []
+    for each in summaries:
+        agreements = list(each.agreement.values())
+        share = each.overhead_share
+        rows.append(
+            [
+                each.name,
+                each.tokens_per_second,
+                f"[{each.spread.lower:.1f}, {each.spread.upper:.1f}]",
+                *[_ratio(each.speedups.get(name)) if name != each.name else "1" for name in references],
+                each.acceptance_rate,
+                each.alpha,
+                each.tokens_per_iteration,
+                None if share is None else 100 * share,
+                f"{agreements[0].equal}/{agreements[0].of}" if agreements else "-",
+            ]
         )
-    return summaries
+    return headers, rows
+
+
+def summary_table(summaries: Sequence[MethodSummary]) -> str:
+    """A Markdown table, a row for each method."""
+    return markdown_table(*_cells(summaries))
+
+
+def _bar(turns: Iterable[Any], total: int) -> Iterable[Any]:
+    bar: Iterable[Any] = tqdm(turns, total=total, unit="run")
+    return bar
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods that take turns on the same prompts.
+
+    methods: objects, or names as "hf", "hf-assisted", "hf-lookup" and "baseline" (`methods.named`).
+    title, notes: what was compared, and what the reader must know; for the account.
+    """
+
+    spec: SpeculativeDecoder
+    prompts: Sequence[Sequence[int]]
+    plan: Plan
+    methods: Sequence[Method | str]
+    title: str = "Comparison"
+    notes: Sequence[str] = ()
+
+    def run(self, *, progress: bool = False) -> ComparisonReport:
+        """Run every method on every prompt, interleaved, and fold what was measured.
+
+        Greedy outputs are compared token for token with each plain method's; differences are reported, not raised,
+        since in half precision two exact loops may part at a near-tie.
+
+        Raises:
+            ValueError: no methods or prompts, two methods of one name, or a plan's counts out of range.
+        """
+        plan = self.plan
+        chosen = [named(each, self.spec, plan) if isinstance(each, str) else each for each in self.methods]
+        with quiet():
+            samples = interleaved(
+                chosen,
+                self.prompts,
+                repeats=plan.repeats,
+                warm_up=plan.warm_up,
+                seed=plan.seed,
+                watch=_bar if progress else None,
+            )
+        summaries = summarise(samples, outputs_comparable=plan.params.greedy)
+        return ComparisonReport(
+            self.title,
+            plan,
+            tuple(summaries),
+            tuple(samples),
+            environment(self.spec.target, self.spec.draft),
+            _notes(summaries, self.notes),
+        )
+
+
+def _notes(summaries: Sequence[MethodSummary], given: Sequence[str]) -> tuple[str, ...]:
+    """The given notes, and a line for each method whose greedy outputs differ."""
+    found = list(given)
+    for each in summaries:
+        for reference, agreement in each.agreement.items():
+            if agreement.first_difference is not None:
+                prompt, place = agreement.first_difference
+                found.append(
+                    f"{each.name} differs from {reference} in {agreement.of - agreement.equal} of {agreement.of} "
+                    f"outputs, first at token {place} of prompt {prompt}"
+                )
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""L3: what one forward of a model costs as a function of the tokens it is fed: t(m) = fixed_s + m * per_token_s.
+"""What one forward of a model costs as a function of the tokens it is fed: t(m) = fixed_s + m * per_token_s.
 
 Measured through the model's own session, as the loop uses it: m tokens after a prompt, provisionally, again and again
 at the same positions. The line is a least-squares fit; the table is what was measured, and the two are shown together

@@ -1,4 +1,4 @@
-"""L3: what may be said of a handful of timings: medians, quartiles, and an interval for a ratio.
+"""What may be said of a handful of timings: medians, quartiles, and an interval for a ratio.
 
 The interval of a speed-up is a percentile bootstrap over prompts (Efron 1979): prompts differ far more than repeats of
 one prompt, so it is prompts that are drawn again, with all that was measured on them. Numbers in, numbers out.

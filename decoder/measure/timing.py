@@ -1,4 +1,4 @@
-"""L3: several ways to generate, timed on the same prompts in turn, so that a slow minute is slow for all of them.
+"""Several ways to generate, timed on the same prompts in turn, so that a slow minute is slow for all of them.
 
 For each repeat and each prompt every method runs once, and which one begins moves on each time. Before anything
 counts, every method has run on the first prompt. The clock is the host's wall clock around the whole call, with the
@@ -54,7 +54,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Output:
+class RunOutput:
     """New token ids of one run, and its own account where there is one."""
 
     token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class Method(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def __call__(self, prompt: Sequence[int], seed: int) -> Output: ...
+    def __call__(self, prompt: Sequence[int], seed: int) -> RunOutput: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def timed(method: Method, prompt: Sequence[int], seed: int) -> tuple[Output, float]:
+def timed(method: Method, prompt: Sequence[int], seed: int) -> tuple[RunOutput, float]:
     """One run and its seconds."""
     gc.collect()  # nobody pays for another method's garbage
     synchronise(method.device)

@@ -1,6 +1,6 @@
-"""L5: horizontal bars with whiskers as SVG text, drawn by hand so that an HTML report needs no plotting library.
+"""Horizontal bars with whiskers as SVG text, drawn by hand so that an HTML report needs no plotting library.
 
-Readable in greyscale: every bar says its number, and the yardstick is hatched.
+Readable in greyscale: every bar says its number, and the reference is hatched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""L5: what every picture shares: matplotlib on demand, marks that survive greyscale, figures as files and as SVG.
+"""What every picture shares: matplotlib on demand, marks that survive greyscale, figures as files and as SVG.
 
 Figures are made without pyplot, so nothing global changes and no window opens. matplotlib comes with the `plots` extra.
 """

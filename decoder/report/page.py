@@ -1,7 +1,7 @@
-"""L5: any benchmark's JSON as one HTML file that needs nothing else: no network, no script, no plotting library.
+"""Any benchmark's JSON as one HTML file that needs nothing else: no network, no script, no plotting library.
 
-What `decoder.bench` writes ("methods", "environment", "notes", ...) gets pictures and a table of its own; whatever else
-the JSON holds is shown as nested tables under its own name, so that nothing is left out. All text is escaped.
+What `decoder.measure` writes ("methods", "environment", "notes", ...) gets pictures and a table of its own; whatever
+else the JSON holds is shown as nested tables under its own name, so that nothing is left out. All text is escaped.
 Figures of `decoder.report.plots` can be put in as SVG.
 """
 
@@ -107,19 +107,19 @@ def _speed_chart(methods: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _speedup_charts(methods: Sequence[Mapping[str, Any]]) -> str:
-    """A chart for each yardstick that the methods were compared with."""
+    """A chart for each reference that the methods were compared with."""
     parts = []
-    yardsticks = list(dict.fromkeys(name for each in methods for name in each.get("speedups") or {}))
-    for number, yardstick in enumerate(yardsticks):
+    references = list(dict.fromkeys(name for each in methods for name in each.get("speedups") or {}))
+    for number, reference in enumerate(references):
         bars = []
         for each in methods:
-            ratio = (each.get("speedups") or {}).get(yardstick)
+            ratio = (each.get("speedups") or {}).get(reference)
             if ratio is not None:
                 bars.append(Bar(str(each["name"]), float(ratio["ratio"]), ratio.get("lower"), ratio.get("upper")))
         caption = (
-            f"Against {yardstick}. Whiskers: 95 % bootstrap interval over prompts. Dashed: as fast as {yardstick}."
+            f"Against {reference}. Whiskers: 95 % bootstrap interval over prompts. Dashed: as fast as {reference}."
         )
-        chart = bar_chart(bars, f"speed-up over {yardstick} [×]", mark=1.0, pattern=f"speedup{number}")
+        chart = bar_chart(bars, f"speed-up over {reference} [×]", mark=1.0, pattern=f"speedup{number}")
         parts.append(_figure(chart, caption))
     return "".join(parts)
 

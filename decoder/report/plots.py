@@ -1,4 +1,4 @@
-"""L5: pictures of acceptance and speed-up. Each function takes plain numbers and returns a matplotlib figure.
+"""Pictures of acceptance and speed-up. Each function takes plain numbers and returns a matplotlib figure.
 
 Axes carry units. Predictions are dashed lines beside measured points, never instead of them.
 """
@@ -12,10 +12,6 @@ from decoder.report.figures import EDGE, filling, new_figure, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor
-
-_SHOWN_POINTS = 4000  # more dots than this only blacken the picture
-_SMALLEST = 1e-6  # probabilities below this lie outside the axes
 
 
 def acceptance_by_position(rates: Mapping[str, Sequence[float]], alpha: float | None = None) -> Figure:
@@ -91,43 +87,4 @@ def speedup_over_k(
     axes.set_xticks(ks)
     axes.set_ylim(bottom=0)
     axes.legend()
-    return figure
-
-
-def probability_agreement(p: Tensor, q: Tensor) -> Figure:
-    """How two laws agree: q(x) against p(x) for every token, and how their overlap spreads over positions.
-
-    p, q: [N, V], the target's and the draft's law at N positions of one text. Above the diagonal the target likes a
-    token better than the draft does and always keeps it; below, it keeps the share p/q.
-
-    Raises:
-        ValueError: shapes that differ.
-        ImportError: without matplotlib.
-    """
-    if p.shape != q.shape or p.ndim != 2:
-        raise ValueError(f"p of shape {tuple(p.shape)} and q of shape {tuple(q.shape)} must both be [N, V].")
-    p, q = p.detach().double().cpu(), q.detach().double().cpu()
-    overlap = (p.minimum(q)).sum(-1)  # [N]
-    flat_p, flat_q = p.flatten(), q.flatten()
-    seen = ((flat_p > _SMALLEST) & (flat_q > _SMALLEST)).nonzero().squeeze(-1)
-    cut = ""
-    if len(seen) > _SHOWN_POINTS:  # the heaviest, since they decide acceptance
-        weight = flat_p[seen].maximum(flat_q[seen])
-        seen = seen[weight.topk(_SHOWN_POINTS).indices]
-        cut = f"the {_SHOWN_POINTS} tokens with the largest max(p, q)"  # unsaid, its corner would look like a finding
-    figure, (left, right) = new_figure(9.0, 4.0, 2)
-    left.set_title(cut, fontsize=9)
-    left.plot(
-        flat_q[seen].tolist(), flat_p[seen].tolist(), ".", color=EDGE, alpha=0.25, markersize=4, markeredgewidth=0
-    )
-    left.plot([_SMALLEST, 1], [_SMALLEST, 1], "k--", linewidth=1)
-    left.annotate("always kept", (0.04, 0.94), xycoords="axes fraction", va="top")
-    left.annotate("kept with chance p/q", (0.97, 0.05), xycoords="axes fraction", ha="right")
-    left.set(xscale="log", yscale="log", xlabel="draft q(x) [probability]", ylabel="target p(x) [probability]")
-    left.set(xlim=(_SMALLEST, 1.2), ylim=(_SMALLEST, 1.2))
-    mean = float(overlap.mean())
-    right.hist(overlap.tolist(), bins=20, range=(0, 1), **filling(2))
-    right.axvline(mean, color=EDGE, linestyle="--", label=f"mean {mean:.3f}")
-    right.set(xlabel="overlap Σ min(p, q) of a position [probability]", ylabel=f"positions [of {len(overlap)}]")
-    right.legend()
     return figure

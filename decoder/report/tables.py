@@ -1,4 +1,4 @@
-"""L5: tables for the terminal and for Markdown.
+"""Tables for the terminal and for Markdown.
 
 Numbers are set with four significant digits and to the right; what is missing or not a number shows as "-". Text
 is escaped for where it goes. Knows results; measures nothing.
@@ -101,16 +101,16 @@ def metrics(result: GenerationResult) -> tuple[list[str], list[list[object]]]:
 
 
 def comparison(
-    results: Mapping[str, GenerationResult], yardstick: str = "baseline"
+    results: Mapping[str, GenerationResult], reference: str = "baseline"
 ) -> tuple[list[str], list[list[object]]]:
-    """(headers, rows), a row for each named result; the speed-up is in tokens per second over the yardstick's.
+    """(headers, rows), a row for each named result; the speed-up is in tokens per second over the reference's.
 
     Raises:
-        ValueError: no result is called `yardstick`.
+        ValueError: no result is called `reference`.
     """
-    if yardstick not in results:
-        raise ValueError(f"yardstick={yardstick!r} is not among the results {sorted(results)}; name one of them.")
-    base = results[yardstick].tokens_per_second
+    if reference not in results:
+        raise ValueError(f"reference={reference!r} is not among the results {sorted(results)}; name one of them.")
+    base = results[reference].tokens_per_second
     headers = ["method", "tokens", "wall_s", "tokens/s", "speed-up ×", "acceptance_rate", "tokens/iteration"]
     rows: list[list[object]] = []
     for name, result in results.items():

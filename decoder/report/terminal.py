@@ -1,4 +1,4 @@
-"""L5: a result as terminal text, each token coloured by its fate.
+"""A result as terminal text, each token coloured by its fate.
 
 A model can emit anything, escape codes included, so its text reaches the terminal only through `visible`. Fates are
 told apart by underline and weight as well as by colour. Knows results and text; measures nothing.

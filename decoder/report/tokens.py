@@ -1,4 +1,4 @@
-"""L5: one generation as a page of text, every token marked by its fate, for a README or a slide.
+"""One generation as a page of text, every token marked by its fate, for a README or a slide.
 
 Letters stand in a grid, so a box is as wide as its token's text. Fates differ without colour: accepted tokens have a
 light fill, recovered ones a thick underline, bonus tokens a frame. A short bar stands where a round began: what lies

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from decoder.measure.advice import Advice
-from decoder.measure.advise import PROBE_LENGTH, advise
+from decoder.measure.advising import PROBE_LENGTH, advice_on
 from measure.simulated import Clock, Decoder, Model, Recipe, install
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def ask(clock: Clock, seconds: Callable[[int], float], *recipes: Recipe, overhead_s: float = 0.0) -> Advice:
     model = Model(clock, seconds)
     decoder = Decoder(model, overhead_s=overhead_s)
-    return advise(decoder, model, {recipe.name: recipe for recipe in recipes}, PROMPTS, {}, repeats=1)
+    return advice_on(decoder, model, {recipe.name: recipe for recipe in recipes}, PROMPTS, {}, repeats=1)
 
 
 def theory(alpha: float, k: int, c: float, verify: float = 1.0) -> float:
@@ -70,7 +70,7 @@ def test_the_loop_s_own_time_is_named_where_it_weighs_most(clock: Clock) -> None
             return plain(prompt)
 
     heavy = Heavy(model, overhead_s=0.02)
-    advice = advise(heavy, model, {"model": Recipe("model", 0.7, 0.0001)}, PROMPTS, {}, repeats=1)
+    advice = advice_on(heavy, model, {"model": Recipe("model", 0.7, 0.0001)}, PROMPTS, {}, repeats=1)
     assert not advice.speculate and "loop's own work" in advice.reasons[0]
 
 
@@ -109,8 +109,10 @@ def test_a_measurement_far_from_the_prediction_is_pointed_out(clock: Clock) -> N
             return result
 
     recipe = Recipe("model", 0.9, 0.001)
-    assert "of the predicted one" in str(advise(Busy(model), model, {"model": recipe}, PROMPTS, {}, repeats=1))
-    assert "of the predicted one" not in str(advise(Decoder(model), model, {"model": recipe}, PROMPTS, {}, repeats=1))
+    assert "of the predicted one" in str(advice_on(Busy(model), model, {"model": recipe}, PROMPTS, {}, repeats=1))
+    assert "of the predicted one" not in str(
+        advice_on(Decoder(model), model, {"model": recipe}, PROMPTS, {}, repeats=1)
+    )
 
 
 def test_advice_is_plain_data(clock: Clock) -> None:
@@ -121,6 +123,6 @@ def test_advice_is_plain_data(clock: Clock) -> None:
 def test_nothing_to_ask_about(clock: Clock) -> None:
     model = Model(clock, lambda m: 0.1)
     with pytest.raises(ValueError, match="drafters is empty"):
-        advise(Decoder(model), model, {}, PROMPTS, {})
+        advice_on(Decoder(model), model, {}, PROMPTS, {})
     with pytest.raises(ValueError, match="prompts end at once"):
-        advise(Decoder(model, tokens=1), model, {"model": Recipe("model", 0.5, 0.1)}, PROMPTS, {})
+        advice_on(Decoder(model, tokens=1), model, {"model": Recipe("model", 0.5, 0.1)}, PROMPTS, {})

@@ -1,4 +1,4 @@
-"""The ledger charges every second to one phase; a profiled run is the ordinary run; forwards are tabled."""
+"""The timer charges every second to one phase; a profiled run is the ordinary run; forwards are tabled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
-from decoder.measure import profile as profile_module
-from decoder.measure.ledger import PHASES, Ledger, Wrapped, open_sessions
+from decoder.measure import profiling
+from decoder.measure.phases import PHASES, PhaseTimer, Wrapped, open_sessions
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.types import Drafter
 from measure.simulated import Clock
@@ -28,51 +28,51 @@ def spec() -> SpeculativeDecoder:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("decoder.measure.ledger.time", clock)
+    monkeypatch.setattr("decoder.measure.phases.time", clock)
     return clock
 
 
 def test_inner_calls_are_charged_to_their_own_phase(clock: Clock) -> None:
-    ledger = Ledger([torch.device("cpu")])
-    ledger.prefilling = False
+    timer = PhaseTimer([torch.device("cpu")])
+    timer.prefilling = False
 
     def spend(seconds: float) -> None:
         clock.now += seconds
 
     def forward() -> None:
         spend(2.0)
-        ledger.run("cache", spend, 3.0)
+        timer.run("cache", spend, 3.0)
         spend(4.0)
 
-    ledger.begin()
+    timer.begin()
     spend(1.0)
-    ledger.run("target forwards", forward)
+    timer.run("target forwards", forward)
     spend(10.0)
-    ledger.end()
-    found = {name: seconds for name, seconds in ledger.seconds.items() if seconds}
+    timer.end()
+    found = {name: seconds for name, seconds in timer.seconds.items() if seconds}
     assert found == {"target forwards": 6.0, "cache": 3.0, "host": 11.0}
-    assert ledger.calls["target forwards"] == ledger.calls["cache"] == 1
+    assert timer.calls["target forwards"] == timer.calls["cache"] == 1
 
 
 def test_forwards_of_the_prompt_are_prefill_and_errors_are_charged_too(clock: Clock) -> None:
-    ledger = Ledger([])
+    timer = PhaseTimer([])
 
     def fail() -> None:
         clock.now += 5.0
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        ledger.run("target forwards", fail)
-    ledger.end()
-    assert ledger.seconds["prefill"] == 5.0 and ledger.seconds["host"] == 0.0
+        timer.run("target forwards", fail)
+    timer.end()
+    assert timer.seconds["prefill"] == 5.0 and timer.seconds["host"] == 0.0
 
 
 def test_a_wrapped_part_is_otherwise_itself(clock: Clock) -> None:
     inner = SimpleNamespace(greedy=True, probs=lambda x: x + 1)
-    ledger = Ledger([])
-    wrapped = Wrapped(inner, ledger, {"probs": "warping"})
+    timer = PhaseTimer([])
+    wrapped = Wrapped(inner, timer, {"probs": "warping"})
     assert wrapped.greedy and wrapped.probs(2) == 3
-    assert ledger.calls["warping"] == 1
+    assert timer.calls["warping"] == 1
     with pytest.raises(AttributeError):
         _ = wrapped.missing
 
@@ -84,12 +84,12 @@ def test_sessions_of_drafters_inside_drafters_are_found(clock: Clock) -> None:
     inner, outer = Drafter(), Drafter()
     inner.__dict__["held"] = session()
     outer.__dict__.update(own=session(), parts=[inner], other="text")
-    ledger = Ledger([])
-    ledger.prefilling = False
-    open_sessions(outer, ledger)
+    timer = PhaseTimer([])
+    timer.prefilling = False
+    open_sessions(outer, timer)
     outer.__dict__["own"].feed()
     inner.__dict__["held"].feed()
-    assert ledger.calls["draft forwards"] == 2
+    assert timer.calls["draft forwards"] == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 3}, {"drafter": "ngram"}])
@@ -97,19 +97,19 @@ def test_a_profiled_run_is_the_ordinary_run(
     spec: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     seen = []
-    inner = profile_module._profiled
-    monkeypatch.setattr(profile_module, "_profiled", lambda *args: seen.append(inner(*args)) or seen[-1])
+    inner = profiling._profiled
+    monkeypatch.setattr(profiling, "_profiled", lambda *args: seen.append(inner(*args)) or seen[-1])
     found = spec.profile(PROMPT, k=3, widths=(1, 2), repeats=1, max_new_tokens=20, eos_token_id=None, **options)
     ordinary = spec.generate(PROMPT, k=3, max_new_tokens=20, eos_token_id=None, **options)
-    ((ledger, result),) = seen
+    ((timer, result),) = seen
     assert result.token_ids == ordinary.token_ids
     assert (found.tokens, found.iterations) == (20, ordinary.num_iterations)
-    assert ledger.calls["target forwards"] == ordinary.num_iterations
-    assert ledger.calls["verification"] == ordinary.num_iterations + 1
+    assert timer.calls["target forwards"] == ordinary.num_iterations
+    assert timer.calls["verification"] == ordinary.num_iterations + 1
     if "drafter" in options:
-        assert found.draft is None and ledger.calls["draft forwards"] == 0
+        assert found.draft is None and timer.calls["draft forwards"] == 0
     else:
-        assert ledger.calls["draft forwards"] == ordinary.num_draft_tokens
+        assert timer.calls["draft forwards"] == ordinary.num_draft_tokens
 
 
 def test_phases_sum_to_the_wall(spec: SpeculativeDecoder) -> None:
@@ -122,7 +122,7 @@ def test_phases_sum_to_the_wall(spec: SpeculativeDecoder) -> None:
     assert found.cost_ratio == pytest.approx(found.draft.seconds(1) / found.target.seconds(1))
     json.dumps(found.to_dict(), allow_nan=False)
     text = str(found)
-    assert "target forwards" in text and "ms a call" in text and "of a target step" in text
+    assert "target forwards" in text and "ms per call" in text and "of a target step" in text
 
 
 def test_nothing_stays_wrapped(spec: SpeculativeDecoder) -> None:

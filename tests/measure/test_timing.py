@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from decoder.measure.comparison import agreement, speedup, summarise
-from decoder.measure.timing import Counts, Output, Sample, interleaved
+from decoder.measure.summary import agreement, speedup, summarise
+from decoder.measure.timing import Counts, RunOutput, Sample, interleaved
 from measure.simulated import Clock, install
 
 
@@ -24,10 +24,10 @@ class Steady:
     token: int = 7
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def __call__(self, prompt: Sequence[int], seed: int) -> Output:
+    def __call__(self, prompt: Sequence[int], seed: int) -> RunOutput:
         self.calls.append((self.name, tuple(prompt), seed))
         self.clock.now += self.seconds * len(prompt)
-        return Output((self.token,) * 3)
+        return RunOutput((self.token,) * 3)
 
 
 @pytest.fixture

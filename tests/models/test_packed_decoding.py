@@ -87,7 +87,7 @@ def test_a_narrow_draft_stays_narrow_beside_a_packed_target(greedy: Any) -> None
     result = spec.generate(PROMPTS[1], max_new_tokens=20)
     assert list(result.token_ids) == greedy(model, PROMPTS[1], 20, eos_token_id=None)
     again = SpeculativeDecoder.from_models(spec.target_model.model, packed=True)
-    assert again._target.model is spec.target_model.model, "packed already"
+    assert again.target_model.model is spec.target_model.model, "packed already"
 
 
 def test_a_draft_of_another_tokenizer_is_packed_too(target: Any, draft: Any, tokenizer: Any) -> None:

@@ -27,7 +27,7 @@ def method(name: str, speed: float, **more: Any) -> dict[str, Any]:
 
 
 def benchmark() -> dict[str, Any]:
-    """The shape that `decoder.bench` writes."""
+    """The shape that `decoder.measure` writes."""
     ratio = {"ratio": 1.9, "lower": 1.7, "upper": 2.1, "level": 0.95}
     return {
         "title": f"Pairs {HOSTILE}",

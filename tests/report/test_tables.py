@@ -76,7 +76,7 @@ def test_comparison_counts_tokens_per_second() -> None:
     assert row["speed-up ×"] == pytest.approx(7.0 / (4 / 2.0))
     assert row["acceptance_rate"] == 0.5 and row["tokens/iteration"] == 3.0
     assert math.isnan(dict(zip(headers, rows[0], strict=True))["acceptance_rate"])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="yardstick='hf' is not among"):
+    with pytest.raises(ValueError, match="reference='hf' is not among"):
         comparison({"k=4": fast}, "hf")
 
 

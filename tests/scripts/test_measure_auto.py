@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from decoder.measure.comparison import MethodSummary
 from decoder.measure.statistics import Spread
+from decoder.measure.summary import MethodSummary
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_auto.py"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from decoder.bench.groups import marks
+from lab.groups import marks
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "measure_drafters.py"))
 

@@ -35,36 +35,26 @@ def test_offload(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (tmp_path / "table.json").exists()
 
 
-def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--k", "2", "--dtype", "float32")
-    assert run("examples/compare.py", *small) == 0
-    printed = capsys.readouterr().out
-    for word in ("hf-assisted", "baseline", "speculative", "tok/s", "overhead s", "identical"):
-        assert word in printed
-
-
-def test_compare_with_another_drafter_and_sampling(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--temperature", "0.8")
-    assert run("examples/compare.py", "--drafter", "ngram", *small) == 0
-    assert "hf-lookup" in capsys.readouterr().out
-
-
-def test_compare_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("examples/compare.py", "--target", "./no/such/folder") == 2
-    assert "no/such/folder" in capsys.readouterr().err
-
-
-def test_sweep_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("scripts/sweep.py", "--list") == 0
+def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("scripts/experiment.py", "--list") == 0
     assert "quantised" in capsys.readouterr().out
 
 
-def test_sweep_says_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run("scripts/sweep.py", "04", "--out", str(tmp_path)) == 2
+def test_an_experiment_says_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("scripts/experiment.py", "04", "--out", str(tmp_path)) == 2
     assert "--texts" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        run("scripts/sweep.py", "03a", "--model", "gpt2", "--out", str(tmp_path))
+        run("scripts/experiment.py", "03a", "--model", "gpt2", "--out", str(tmp_path))
     assert "option of experiment 04" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.py")))
+def test_every_script_has_a_parser_and_help(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = runpy.run_path(str(ROOT / "scripts" / script))
+    with pytest.raises(SystemExit) as left:
+        names["parser"]().parse_args(["--help"])
+    assert left.value.code == 0 and len(capsys.readouterr().out.splitlines()) > 5
+    assert callable(names["main"])
 
 
 def bitwise(out: Path, only: str, *more: str) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from decoder.bench import benchmark_command, profile_command
+import synthetic
 from decoder.cli import main as specdec
 from decoder.models.packed import BlockedLinear
+from lab.setup import set_up
 
 ROOT = Path(__file__).parents[2]
-SHAPES = ["--geometry", "small-gpt2:smaller-gpt2", "--acceptance", "0.8", "--packed", "--limit", "1"]
-SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
+SHAPES = ["--geometry", "small-gpt2:smaller-gpt2", "--acceptance", "0.8", "--packed"]
+SHORT = ["--max-new-tokens", "6", "--repeats", "1", "--temperature", "0"]
 NOTE = "baseline and speculative run over packed matrices of {} (packed=True); hf* as loaded"
 
 
@@ -33,12 +34,12 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_benchmark(products: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmark_command.main([*SHAPES, *SHORT, "--method", "baseline", "--k", "2", "--predict"]) == 0
+def test_bench(products: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert synthetic.main(["bench", *SHAPES, *SHORT, "--methods", "baseline", "--k", "2", "--predict"]) == 0
     assert NOTE.format("target and draft") in capsys.readouterr().out and products
     products.clear()
-    given = benchmark_command.parser().parse_args([*SHAPES, *SHORT, "--method", "hf", "--draft-bits", "8"])
-    setup = benchmark_command.set_up(given)
+    given = synthetic.parser().parse_args(["bench", *SHAPES, *SHORT, "--methods", "hf", "--draft-bits", "8"])
+    setup = set_up(given)
     assert NOTE.format("the target") in setup.notes and len(setup.notes) == 3
     assert any(isinstance(module, BlockedLinear) for module in setup.spec.target_model.model.modules())
     for model in (
@@ -51,7 +52,7 @@ def test_benchmark(products: list[int], capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_profile(products: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert profile_command.main([*SHAPES, *SHORT, "--k", "1", "--out", str(tmp_path / "profile.json")]) == 0
+    assert synthetic.main(["profile", *SHAPES, *SHORT, "--k", "1", "--out", str(tmp_path / "profile.json")]) == 0
     assert NOTE.format("target and draft") in json.loads((tmp_path / "profile.json").read_text())["notes"]
     assert products
 
@@ -67,7 +68,6 @@ def test_the_command_line(products: list[int], capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("script", "more"),
     [
-        ("examples/compare.py", ["--packed", "--limit", "1", "--k", "2"]),
         ("scripts/measure_auto.py", [*SHAPES, "--k", "1"]),
     ],
 )

@@ -1,1 +1,0 @@
-"""L5: comparisons with other ways to generate, environment records, synthetic model shapes. The scripts stand on it."""
