@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from tqdm.auto import tqdm
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
+from decoder import outputs
 from decoder.asked.building import Loaded, Named, load, takes
 from decoder.asked.hf_generate import request_from_transformers
 from decoder.asked.options import CallOptions
 from decoder.asked.request import Request, own_eos
-from decoder.controllers import Experiences, Length, check_length
+from decoder.controllers import Experiences, FixedLength, Length, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Run
 from decoder.models.hf import CausalModel
-from decoder.models.wrapped import check_unchanged, wrapped
+from decoder.models.wrapped import check_unchanged, fixed_width, wrapped
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import valid_ids
@@ -42,7 +42,10 @@ class SpeculativeDecoder:
         the target's.
     gguf_file, draft_gguf_file: a GGUF file within the named source.   trust_remote_code: as in transformers.
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
-    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "model" with a draft model, else "ngram".
+    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "eagle" with a head, "model" with a draft
+        model, else "ngram".
+    head: a trained draft head for drafter="eagle", which it makes the default: a folder, or a loaded one. Without it,
+        "eagle" takes the packaged head of this target.
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,
@@ -90,6 +93,7 @@ class SpeculativeDecoder:
         how = {"packed": given.packed, "compile": given.compile}
         self.target_model = wrapped(given.target, "target", self._vocabulary, **how)
         self.draft_model = None if given.draft is None else wrapped(given.draft, "draft", self._vocabulary, **how)
+        self.head = given.head
         self._named: dict[str, Drafter] = {}
         self._experiences = Experiences()
         self.drafter = self.drafter_for(given.drafter)
@@ -98,7 +102,8 @@ class SpeculativeDecoder:
         """The drafter that a name stands for here, or an object bound to these models; None is the default's."""
         if isinstance(choice, Drafter):
             return choice.bind(self.target_model, self.draft_model)
-        name = choice if choice is not None else "model" if self.draft_model is not None else "ngram"
+        own = "eagle" if self.head is not None else "model" if self.draft_model is not None else "ngram"
+        name = choice if choice is not None else own
         if name not in self._named:  # made once: a quantised draft takes its time
             self._named[name] = DRAFTERS[name].for_decoder(self)
         return self._named[name]
@@ -125,7 +130,7 @@ class SpeculativeDecoder:
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy, before any model runs.
         """
-        return self._answer(Request.of(prompt, options, check_length(k), "generate", self))
+        return self._answer(Request.of(prompt, options, k, "generate", self))
 
     @overload
     def generate_baseline(
@@ -149,7 +154,6 @@ class SpeculativeDecoder:
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
-        check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         request = Request.of(prompt, options, k, "stream", self)
@@ -160,12 +164,14 @@ class SpeculativeDecoder:
                 raise ValueError(
                     f"{name}=True does not go with stream(), whose result is its `result`; use generate()."
                 )
-        return TextStream(Generation(self.run_for(request), request), self.tokenizer, request.stop_strings)
+        return TextStream(Generation(self.run_for(request), request), self.tokenizer, request.rows[0].stop_strings)
 
-    def __call__(self, model: Any, input_ids: torch.Tensor, **passed: Any) -> Any:
-        """The hook of `model.generate(..., custom_generate=spec)`: this decoder's drafter drafts for `model`.
+    def __call__(self, model: Any, input_ids: torch.Tensor, k: Length = 4, **passed: Any) -> Any:
+        """The hook of `model.generate(..., custom_generate=spec, k=4)`: this decoder's drafter drafts for `model`.
 
-        Sampling follows the call's generation_config; returns ids [B, L] padded on the right.
+        Sampling follows the call's generation_config; returns ids [B, L] padded on the right, or with
+        return_dict_in_generate=True a `SpeculativeOutput`, which holds the results with their statistics. transformers
+        hands on the keywords that stand in this signature: k, an integer or "auto".
         """
         target = self.target_model if model is self.target else CausalModel(model, "target", *self._vocabulary)
         head, size = target.head_size, self._vocabulary[0]
@@ -174,9 +180,8 @@ class SpeculativeDecoder:
                 f"custom_generate: this decoder serves a vocabulary of {size} ids, but the model's head has {head}; "
                 "build the decoder from a model of the same family, with its tokenizer."
             )
-        request, output = request_from_transformers(input_ids, passed, target, self)
-        results = [result for batch in self._batches(request, target) for result in batch]
-        return output.pack([result.token_ids for result in results])
+        request, hand_back = request_from_transformers(input_ids, passed, check_length(k), target, self)
+        return hand_back.pack([result for batch in self._batches(request, target) for result in batch])
 
     # ---- measuring ----
 
@@ -199,9 +204,13 @@ class SpeculativeDecoder:
         if self.packed:
             check_unchanged(self.target_model)
         drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
-        controller = self._experiences.controller(request.k, request.drafter or self.drafter, reads=drafter.reads)
+        if request.k == "auto":
+            controller = self._experiences.controller(request.drafter or self.drafter, reads=drafter.reads)
+        else:
+            controller = FixedLength(request.k)
+        target = target or self.target_model
         return Run(
-            target=target or self.target_model,
+            target=fixed_width(target) if request.invariant else target,
             drafter=drafter.deferred() if request.k == "auto" else drafter if request.k else NoDrafter(),
             controller=controller,
             tokenizer=self.tokenizer,
@@ -215,28 +224,23 @@ class SpeculativeDecoder:
                 results += batch
                 bar.update(len(batch))
         if request.return_dict:
-            return GenerateDecoderOnlyOutput(sequences=self._sequences(results, request))
+            return outputs.pack(
+                results,
+                self._sequences(results, request),
+                scores=request.output_scores,
+                logits=request.output_logits,
+            )
         return results if request.many else results[0]
 
     def _batches(self, request: Request, target: CausalModel | None = None) -> Iterator[list[GenerationResult]]:
         """The results of a call, batch by batch, in order.
 
-        Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time; rows of
-        different lengths run apart where a processor counts positions.
+        Models outside the tested families, and calls whose forwards must keep one shape, run one row at a time.
         """
         run = self.run_for(request, target)
-        drafts_together = getattr(getattr(run.drafter, "model", None), "can_batch", True)
-        together = run.target.can_batch and drafts_together and not request.invariant
-        numbers: list[int] = []
-        for number, row in enumerate(request.rows):
-            numbers.append(number)
-            following = request.rows[number + 1] if number + 1 < len(request.rows) else None
-            apart = request.counts_positions and following is not None and len(following) != len(row)
-            if following is None or len(numbers) == (request.batch_size if together else 1) or apart:
-                generation = Generation(run, request.for_row(numbers[0]), numbers)
-                generation.finish()
-                yield generation.results()
-                numbers = []
+        size = request.batch_size if run.target.can_batch and run.drafter.can_batch else 1
+        for first in range(0, len(request.rows), size):
+            yield Generation(run, request, range(first, min(first + size, len(request.rows)))).finish()
 
     def _sequences(self, results: Sequence[GenerationResult], request: Request) -> torch.Tensor:
         """Prompt and new ids of all rows, padded on the right: [B, L]."""

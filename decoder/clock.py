@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from decoder.types import Clock, Lap
+from decoder.laps import Clock, Lap
 
 
 @dataclass(frozen=True)

@@ -5,37 +5,39 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import MaxTimeCriteria
 
-from decoder.asked.options import INVARIANT_K
 from decoder.asked.processors import keeps_state, moved
-from decoder.asked.request import Request
+from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
-from decoder.drafters import ModelDrafter
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
-from decoder.models.hf import CausalModel, CausalSession
+from decoder.models.hf import CausalModel
+from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import StopStrings, cut_at_stop, new_text
+from decoder.text import StopStrings, new_text
 from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
-from decoder.warpers import Warper
+from decoder.warpers import RowSettings, Warper
 
 
-def criterion(rule: Any, device: torch.device) -> StopRule:
-    """A transformers `StoppingCriteria` as a stop rule; it sees every committed prefix once, in order."""
+def criterion(rule: Any, device: torch.device, padding: Sequence[int] = ()) -> StopRule:
+    """A transformers `StoppingCriteria` as a stop rule; it sees every committed prefix once, in order, behind the
+    padding that the row came with."""
 
     def stop(tokens: Sequence[int], prompt_length: int) -> bool:
-        verdict = rule(torch.tensor([list(tokens)], device=device), None)
+        verdict = rule(torch.tensor([[*padding, *tokens]], device=device), None)
         try:
             return bool(torch.as_tensor(verdict).any())
         except (TypeError, ValueError, RuntimeError) as error:
@@ -62,12 +64,17 @@ class TurnCache:
     draft: PositionCache | None
     token_ids: list[int] = field(default_factory=list)
     in_use: bool = False
-    draft_model: Any = None  # whose keys and values `draft` holds
-    target_model: Any = None  # whose keys and values `target` holds
 
     @property
     def nbytes(self) -> int:
         return self.target.nbytes + (self.draft.nbytes if self.draft is not None else 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TurnCache:
+        """A second conversation from here: buffers of its own, over the same models."""
+        return TurnCache(copy.deepcopy(self.target, memo), copy.deepcopy(self.draft, memo), list(self.token_ids))
+
+    def __copy__(self) -> TurnCache:
+        return copy.deepcopy(self)  # two records over one set of buffers would make each other untrue
 
     def reserve(self, prompt: Sequence[int]) -> None:
         """Take the cache for one call, keeping what the prompt shares; at least one token must be fed anew."""
@@ -108,6 +115,11 @@ class Generation:
         self._steps: list[Step] = []
         self.text_s = 0.0  # time spent on text while streaming
         self._parts: Parts | None = None
+        self._recorder = None
+        if request.recorded:
+            self._recorder = Recorder(
+                logits=request.output_logits, scores=request.output_scores, logprobs=request.logprobs
+            )
         self._setup_s = time.perf_counter() - began
 
     def _given_cache(self, cache: Any) -> TurnCache | None:
@@ -115,19 +127,23 @@ class Generation:
             return None
         if not isinstance(cache, TurnCache):
             raise TypeError(f"cache= of type {type(cache).__name__} must be the `cache` of an earlier result.")
-        if cache.target_model is not self._run.target.model:
+        if cache.target.model is not self._run.target.model:
             raise ValueError("cache= holds the state of another target model; give it to the decoder that made it.")
         return cache
 
     def _row(self, number: int) -> Row:
-        prompt = self._request.rows[number]
-        stops: list[StopRule] = [criterion(rule, self._run.target.device) for rule in self._request.criteria]
-        if self._request.stop_strings:
-            stops.append(StopStrings(self._run.tokenizer, self._request.stop_strings, prompt))
-        return Row(number, list(prompt), len(prompt), self._request.limits[number], stops)
+        asked = self._request.rows[number]
+        rules = [*asked.criteria] if asked.max_time is None else [*asked.criteria, MaxTimeCriteria(asked.max_time)]
+        stops: list[StopRule] = [criterion(rule, self._run.target.device, asked.padding) for rule in rules]
+        if asked.stop_strings:
+            stops.append(StopStrings(self._run.tokenizer, asked.stop_strings, asked.tokens))
+        return Row(number, list(asked.tokens), len(asked.tokens), asked.limits, stops)
+
+    def _asked(self) -> list[RowRequest]:
+        return [self._request.rows[row.number] for row in self.rows]
 
     def _verifier(self) -> Verifier:
-        if self._request.params.greedy:
+        if all(asked.params.greedy for asked in self._asked()):
             return GreedyVerifier()
         if self._request.sampling == "gumbel":
             return MatchVerifier()
@@ -137,34 +153,40 @@ class Generation:
     def _assemble(self) -> Parts:
         own, request, turn = self._run, self._request, self._turn
         drafter = own.drafter
-        in_order = any(keeps_state(processor) for processor in request.processors)
-        draft_device = torch.device(getattr(getattr(drafter, "model", None), "device", "cpu"))
+        asked = self._asked()
+        in_order = any(keeps_state(processor) for row in asked for processor in row.processors)
+        draft_device = torch.device(drafter.device)
         if in_order:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
-        if turn is not None and isinstance(drafter, ModelDrafter) and turn.draft_model is drafter.model:
+        if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper(request.params, request.processors)
+        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
-        fixed: dict[str, int] = {"fixed_width": INVARIANT_K + 1} if request.invariant else {}
-        target = own.target.open(len(self.rows), limit, turn.target if turn else None, **fixed)
+        held = turn.target if turn else None
+        target = own.target.open(len(self.rows), limit, held)
+        recorder = self._recorder
         return Parts(
-            target=target,
+            target=target if recorder is None else recorder.session(target),
             drafter=drafter.attach(target),
             verifier=self._verifier(),
             controller=own.controller,
-            warp=warp,
-            draft_warp=Warper(request.params) if in_order else self._draft_warp(warp, draft_device),
-            random=SOURCES[request.sampling](request.seed, [row.number for row in self.rows]),
-            target_clock=clock_for(own.target.device),
-            draft_clock=clock_for(draft_device),
+            warp=warp if recorder is None else recorder.warp(warp),
+            draft_warp=Warper.of_rows(self._draft_rows(in_order, draft_device)),
+            random=SOURCES[request.sampling]([row.seed for row in asked], [row.stream for row in asked]),
+            target_clock=own.target.clock,
+            draft_clock=own.target.clock if draft_device == own.target.device else clock_for(draft_device),
             in_order=in_order,
         )
 
-    def _draft_warp(self, warp: Warper, device: torch.device) -> Warper:
-        """The same warper; with processors whose tensors are on the draft's device, where that is another one."""
-        if device == torch.device(self._run.target.device) or not warp.processors:
-            return warp
-        return Warper(warp.params, [moved(processor, device) for processor in warp.processors])
+    def _draft_rows(self, in_order: bool, device: torch.device) -> list[RowSettings]:
+        """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
+        without any where they must see each prefix once."""
+        elsewhere = device != torch.device(self._run.target.device)
+        rows: list[RowSettings] = []
+        for row in self._asked():
+            own = () if in_order else row.processors
+            rows.append((row.params, [moved(each, device) for each in own] if elsewhere else own, row.padding))
+        return rows
 
     @contextmanager
     def _memory_errors(self) -> Iterator[None]:
@@ -205,6 +227,8 @@ class Generation:
                     step = next(rounds, None)
                 if step is None:
                     break
+                if self._recorder is not None:
+                    self._recorder.take(step)
                 self._steps.append(step)
                 if streamer is not None:
                     for token in step.rows[0].emitted:
@@ -213,13 +237,14 @@ class Generation:
         if streamer is not None:
             streamer.end()
 
-    def finish(self) -> None:
-        """Run to the end, with a bar over the tokens when one long text is all there is."""
+    def finish(self) -> list[GenerationResult]:
+        """Run to the end, with a bar over the tokens when one long text is all there is; a result per row."""
         alone = len(self._request.rows) == 1
         total = self.rows[0].limits.max_new_tokens
         with tqdm(total=total, disable=not (self._request.progress and alone), unit="token") as bar:
             for step in self.steps():
                 bar.update(len(step.rows[0].emitted))
+        return self.results()
 
     @contextmanager
     def _reserved_cache(self) -> Iterator[None]:
@@ -237,6 +262,10 @@ class Generation:
         """Fold the steps of the finished run, a result per row."""
         return [self._result(row) for row in self.rows]
 
+    def surplus(self, row: Row) -> int:
+        """Characters of a row's text that lie beyond the stop string that ended it."""
+        return sum(rule.surplus for rule in row.stops if isinstance(rule, StopStrings))
+
     def _result(self, row: Row) -> GenerationResult:
         assert row.finish_reason is not None and self._parts is not None
         began = time.perf_counter()
@@ -245,9 +274,9 @@ class Generation:
         text = full_text = ""
         if self._run.tokenizer is not None:
             text, full_text = new_text(self._run.tokenizer, prompt, new)
-            before = full_text[: len(full_text) - len(text)]
-            text = cut_at_stop(text, self._request.stop_strings, before)
-            full_text = before + text
+            surplus = self.surplus(row)
+            text, full_text = text[: len(text) - surplus], full_text[: len(full_text) - surplus]
+        said = None if self._recorder is None else self._recorder.rows[row.number]
         wall_s = self._setup_s + sum(step.wall_s for step in rounds) + self.text_s
         return GenerationResult(
             text=text,
@@ -260,15 +289,16 @@ class Generation:
             lossless=self._parts.verifier.lossless,
             tokenizer=self._run.tokenizer,
             cache=self._kept_cache(row) if self._request.return_cache else None,
+            logprobs=tuple(said.logprobs) if said is not None and self._request.logprobs is not None else None,
+            scores=tuple(said.scores) if said is not None and self._request.output_scores else None,
+            logits=tuple(said.logits) if said is not None and self._request.output_logits else None,
         )
 
     def _kept_cache(self, row: Row) -> TurnCache:
         assert self._parts is not None
-        target = cast(CausalSession, self._parts.target)
-        drafter = self._parts.drafter
-        draft = cast(CausalSession, drafter.session).cache if isinstance(drafter, ModelDrafter) else None
-        turn = self._turn or TurnCache(target.cache, None, target_model=self._run.target.model)
-        if draft is not None:
-            turn.draft, turn.draft_model = draft, getattr(drafter, "model", None)
-        turn.token_ids = row.tokens[: target.lengths[0]]
+        cache, drafts = self._parts.target.cache, self._parts.drafter.kv_cache
+        turn = self._turn or TurnCache(cache, None)
+        if drafts is not None:
+            turn.draft = drafts
+        turn.token_ids = row.tokens[: cache.lengths[0]]
         return turn

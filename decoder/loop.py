@@ -1,11 +1,17 @@
-"""L3: the one loop. Draft, verify, commit; a `Step` a round.
+"""The one loop. One round is Leviathan's algorithm (arXiv 2211.17192, algorithm 1), one line per phase:
 
-Plain decoding is this loop with a drafter that proposes nothing, a batch is this loop with more rows, a stream reads
-its steps. It speaks token ids and knows no tokenizer, drafter, cache, clock or library class.
+    propose   x_1 ... x_K ~ q                                               `_propose`   drafters/
+    forward   p_1 ... p_{K+1}, after the text and after each x, at once     `_forward`   models/, warpers.py
+    verify    n: the x_i kept, each with chance min(1, p_i / q_i) at x_i;   `_settle`    verify/, randomness.py
+              y ~ (p_{n+1} - q_{n+1})+ normalised, or ~ p_{K+1} if n = K
+    commit    text + x_1 ... x_n + y; caches forget what lies beyond        `run`        models/cache.py
 
-Invariant between rounds: the target has cached every committed token but the last of each live row, so a
-round forwards that token and the drafted ones and reads the target's law after each. Round 0 is the
-prefill: it verifies an empty draft.
+(That is token verification; `verify/` holds the others.) Plain decoding is this loop with a drafter that proposes
+nothing, a batch is this loop with more rows, a stream reads its steps. It speaks token ids and knows no tokenizer,
+drafter, cache, clock or transformers class.
+
+Invariant between rounds: the target has cached every committed token but the last of each live row, so a round feeds it
+that token and the drafted ones and reads p after each. Round 0 is the prefill: it verifies an empty draft.
 """
 
 from __future__ import annotations
@@ -17,14 +23,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from decoder.laps import Clock, Lap, Laps
 from decoder.readout import Read, read_verdict
 from decoder.types import (
-    Clock,
     Controller,
     Draft,
     Drafter,
-    Lap,
-    Laps,
     Limits,
     ModelSession,
     RandomSource,
@@ -32,6 +36,7 @@ from decoder.types import (
     Step,
     Verifier,
     Warp,
+    ragged,
 )
 from decoder.verify.match import match_in_order
 
@@ -89,12 +94,8 @@ class Parts:
     in_order: bool = False
 
 
-def _nothing(rows: int) -> Draft:
-    return Draft(torch.zeros(rows, 0, dtype=torch.long), [0] * rows)
-
-
 def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
-    """Generate until every row has finished, yielding a `Step` a round.
+    """Generate until every row has finished, yielding a `Step` per round.
 
     Raises:
         NonFiniteLogits: naming the model and the position.
@@ -106,7 +107,7 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         began = time.perf_counter() - carried_s
         contexts = [row.tokens for row in live]
         if index == 0:
-            k, draft = 0, _nothing(len(live))
+            k, draft = 0, Draft.nothing(len(live))
             draft_lap: Lap | None = _start(live, parts)
         else:
             k = parts.controller.next_length()
@@ -146,7 +147,7 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit."""
     counts = [max(0, min(k, row.room() - 1)) for row in live]
     if not any(counts):
-        return _nothing(len(live)), None
+        return Draft.nothing(len(live)), None
     mark = parts.draft_clock.start()
     draft = parts.drafter.propose(contexts, counts)
     assert draft.tokens.shape[0] == len(live) and all(
@@ -178,13 +179,11 @@ def _learn(contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, part
 def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSession) -> Tensor:
     """Target logits [B, K+1, V] after the last committed token and after every drafted one."""
     starts = [min(have, len(context) - 1) for have, context in zip(target.lengths, contexts, strict=True)]
-    unseen = [list(context[start:]) for start, context in zip(starts, contexts, strict=True)]
-    width = max(map(len, unseen))
-    padded = [tokens + [0] * (width - len(tokens)) for tokens in unseen]
-    known = torch.tensor(padded, dtype=torch.long)  # [B, m]
+    unseen = [context[start:] for start, context in zip(starts, contexts, strict=True)]
+    known = ragged(unseen)  # [B, m]
     if draft.tokens.shape[1] == 0:
         return target.feed(known, starts, [len(tokens) - 1 for tokens in unseen])
-    assert width == 1, "only the prefill feeds more than the last committed token"
+    assert known.shape[1] == 1, "only the prefill feeds more than the last committed token"
     return target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)
 
 
@@ -223,7 +222,7 @@ def _emit(row: Row, read: Read, count: int, sampled: bool) -> RowStep:
     """Refuse rubbish, then commit the accepted tokens and the one after them."""
     if not read.draft_finite and count:
         raise _draft_error(row)
-    # A sampled draft is judged by the law after it, too, so a token that leads to NaN must not just seem rejected.
+    # A sampled draft is judged by the p after it, too, so a token that leads to NaN must not just seem rejected.
     judged = read.accepted + 1 + sampled
     bad = next((i for i, fine in enumerate(read.target_finite[:judged]) if not fine), None)
     if bad is not None:
@@ -257,14 +256,14 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
         before = list(row.tokens)
 
         def scores_at(i: int, emitted: list[int], b: int = b, before: list[int] = before) -> Tensor:
-            return parts.warp.scores(logits[b : b + 1, i : i + 1], [before + emitted])[0]
+            return parts.warp.scores(logits[b : b + 1, i : i + 1], [before + emitted], rows=[b])[0]
 
         def choose(scores: Tensor, b: int = b, row: Row = row) -> int:
             if not bool(torch.isfinite(scores.amax())):
                 raise _target_error(row, len(row.tokens) - 1)
             if parts.warp.greedy:
                 return int(scores.argmax())
-            p = parts.warp.probs(scores)[None].expand(len(live), 1, -1)
+            p = parts.warp.probs(scores[None], rows=[b]).expand(len(live), 1, -1)
             wanted = [int(other == b) for other in range(len(live))]
             return int(parts.random.draw(p, [len(row.tokens)] * len(live), wanted)[b, 0])
 
@@ -279,5 +278,8 @@ def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: P
 
 
 def _select(still: Sequence[int], parts: Parts) -> None:
+    warps: list[Warp] = [parts.warp] if parts.draft_warp is parts.warp else [parts.warp, parts.draft_warp]
     for part in (parts.target, parts.drafter, parts.random):
         part.select(still)
+    for warp in warps:
+        warp.select(still)

@@ -1,4 +1,4 @@
-"""L1: the sources of every random choice, one stream a row.
+"""The sources of every random choice, one stream a row.
 
 A row's stream depends on the seed and the row's own number only, so a row's text does not change
 with its neighbours. `RandomRows` draws tokens by inverting the cumulative distribution in float64: one uniform a
@@ -55,13 +55,20 @@ class RowStream:
         return self._block[self._used - n : self._used]
 
 
+def _each(seed: int | Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+    return [seed] * len(rows) if isinstance(seed, int) else seed
+
+
 class RandomRows:
-    """The random source of a run; `rows` numbers the rows within the call, wherever they are batched."""
+    """The random source of a run; `rows` numbers the rows within the call, wherever they are batched.
+
+    seed: one for all rows, or one for each.
+    """
 
     coupled = False
 
-    def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        self._streams = [RowStream(seed, row) for row in rows]
+    def __init__(self, seed: int | Sequence[int], rows: Sequence[int]) -> None:
+        self._streams = [RowStream(own, row) for own, row in zip(_each(seed, rows), rows, strict=True)]
 
     def _uniforms(self, counts: Sequence[int], width: int, device: torch.device) -> Tensor:
         if len(self._streams) == 1 and counts[0] == width:
@@ -124,13 +131,14 @@ class GumbelRows:
     """The random source of `sampling="gumbel"`: argmax(log p + G), with G keyed by (seed, row, position).
 
     coupled: draws at one position share their noise, so a drafted token is a function of the past and no sample of q.
-    Verification must be by match; a residual of such a draft would not have the target's law.
+    Verification must be by match; a residual of such a draft would not have the target's distribution.
     """
 
     coupled = True
 
-    def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        self._keys = [_scramble((seed * _MIX_1 + row * _MIX) % _WORD) for row in rows]
+    def __init__(self, seed: int | Sequence[int], rows: Sequence[int]) -> None:
+        seeds = _each(seed, rows)
+        self._keys = [_scramble((own * _MIX_1 + row * _MIX) % _WORD) for own, row in zip(seeds, rows, strict=True)]
 
     def draw(self, probs: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tensor:
         """[B, n]. With E = -log u, argmax(log p - log E) is the argmax of p / E: one logarithm an entry."""

@@ -1,4 +1,4 @@
-"""L3: what the host must know of a verdict, fetched from the device in one transfer a round."""
+"""What the host must know of a verdict, fetched from the device in one transfer per round."""
 
 from __future__ import annotations
 

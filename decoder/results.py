@@ -1,10 +1,14 @@
 """L2: results are folds over steps, so no two metrics can disagree.
 
 Definitions (the field's):
+    accepted                     drafted tokens that the verifier kept *and that are in the text*: where EOS, a stop or
+                                 the length ends the text within a draft, what was drafted beyond counts as drafted only
     acceptance_rate              accepted / drafted, pooled over rounds
-    alpha                        accepted / positions really tested (a round stops testing at its first rejection)
+    alpha                        accepted / positions really tested (a round stops testing at its first rejection, or
+                                 where the text ends)
     tokens_per_iteration         tokens emitted after the prefill / target forwards after the prefill
     acceptance_per_position[i]   rounds that accepted at least i + 1 tokens / rounds (vLLM's, unconditional)
+So `num_accepted_tokens` is the number of tokens whose fate is "accepted".
 `prefill_s + draft_s + target_s + overhead_s == wall_s`; overhead is the remainder, reported and never hidden.
 """
 
@@ -17,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from decoder.text import token_pieces
 from decoder.types import RowStep, Step
 
@@ -25,7 +31,10 @@ FATES = ("accepted", "recovered", "bonus", "plain")
 
 @dataclass(frozen=True)
 class RowRound:
-    """One row's share of one round, with the times of the whole round in seconds."""
+    """One row's share of one round, with the times of the whole round in seconds.
+
+    accepted: how many leading drafted tokens are in the text.
+    """
 
     index: int
     drafted: tuple[int, ...]
@@ -37,7 +46,7 @@ class RowRound:
 
     def fates(self) -> list[str]:
         """What each emitted token was: accepted, recovered (after a rejection), bonus (full acceptance) or plain."""
-        names = ["accepted"] * min(self.accepted, len(self.emitted))
+        names = ["accepted"] * self.accepted
         if len(self.emitted) > len(names):
             if not self.drafted:
                 names.append("plain")
@@ -46,13 +55,10 @@ class RowRound:
         return names
 
     @property
-    def kept(self) -> int:
-        """Accepted tokens that are part of the text: an EOS inside the block drops the later ones."""
-        return min(self.accepted, len(self.emitted))
-
-    @property
     def tested(self) -> int:
-        return min(self.accepted + 1, len(self.drafted))
+        """Positions of the text at which a drafted token was judged: the accepted ones and the first rejected one."""
+        rejected = len(self.emitted) > self.accepted < len(self.drafted)
+        return self.accepted + rejected
 
 
 def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
@@ -61,11 +67,9 @@ def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
     for step in steps:
         mine: RowStep | None = next((part for part in step.rows if part.row == row), None)
         if mine is not None:
-            found.append(
-                RowRound(
-                    step.index, mine.drafted, mine.accepted, mine.emitted, step.wall_s, step.draft_s, step.target_s
-                )
-            )
+            accepted = min(mine.accepted, len(mine.emitted))  # the text may have ended among the accepted ones
+            times = (step.wall_s, step.draft_s, step.target_s)
+            found.append(RowRound(step.index, mine.drafted, accepted, mine.emitted, *times))
     return tuple(found)
 
 
@@ -74,11 +78,22 @@ def _ratio(part: float, whole: float) -> float:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """One emitted token and what the target gave it: natural logarithms of its probability before processors and
+    warpers. top: (id, log-probability) of the likeliest tokens, likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class GenerationResult:
     """One finished text and the account of how it came about. Unpacks as `text, seconds`.
 
     Times are seconds. In a batch the times are those of the shared rounds in which this row was live, not a share of
-    them. Rates that divide by zero (no draft, no round) are NaN.
+    them. Rates that divide by zero (no draft, no round) are NaN. `logprobs`, `scores` and `logits` hold one entry for
+    each new token where the call asked for them (`decoder.outputs`), else None.
     """
 
     text: str
@@ -91,6 +106,9 @@ class GenerationResult:
     lossless: bool
     tokenizer: Any = field(default=None, repr=False, compare=False)
     cache: Any = field(default=None, repr=False, compare=False)
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+    scores: tuple[Tensor, ...] | None = field(default=None, repr=False, compare=False)
+    logits: tuple[Tensor, ...] | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.text, self.wall_s))
@@ -163,8 +181,17 @@ class GenerationResult:
 
     @property
     def token_texts(self) -> tuple[str, ...]:
-        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest."""
-        return token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids) if self.tokenizer else ()
+        """One piece of text per new token; a token that ends inside a character has "" and the next one the rest.
+
+        What the last token holds beyond a stop string is left out, as in `text`.
+        """
+        if not self.tokenizer:
+            return ()
+        pieces = token_pieces(self.tokenizer, self.prompt_token_ids, self.token_ids)
+        if self.finish_reason != "stop":
+            return pieces
+        surplus = max(0, sum(map(len, pieces)) - len(self.text))
+        return (*pieces[:-1], pieces[-1][: max(0, len(pieces[-1]) - surplus)])
 
     METRICS = (
         "wall_s prefill_s draft_s target_s overhead_s tokens_per_second acceptance_rate alpha tokens_per_iteration "
@@ -180,6 +207,11 @@ class GenerationResult:
         out: dict[str, Any] = {name: getattr(self, name) for name in ("text", "full_text", "finish_reason", "lossless")}
         out |= {name: plain(getattr(self, name)) for name in self.METRICS}
         out |= {name: list(getattr(self, name)) for name in ("token_ids", "prompt_token_ids", "fates")}
+        if self.logprobs is not None:
+            out["logprobs"] = [
+                {"token_id": each.token_id, "logprob": each.logprob, "top": [list(pair) for pair in each.top]}
+                for each in self.logprobs
+            ]
         out["acceptance_per_position"] = [plain(value) for value in self.acceptance_per_position]
         out["steps"] = [
             {

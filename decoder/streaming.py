@@ -1,27 +1,31 @@
-"""L3: a generation as an iterator of text.
+"""A generation as an iterator of text.
 
 Reads the same steps as everything else. A piece never holds half a character and never goes past a stop string.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from decoder.generation import Generation
 from decoder.results import GenerationResult, row_rounds
-from decoder.text import Detokenizer, cut_at_stop, decode
+from decoder.text import Detokenizer
 
 
 class TextStream:
     """Iterates over text pieces; when it is exhausted, `result` is the finished result.
 
     As a generator it also *returns* the result (the value of `yield from`). Dropping it half-way is safe.
+    `async for` runs each round in a thread of the stream's own, so that the event loop goes on meanwhile; cancelling
+    the task, or `aclose()` on the iterator, ends the generation after the round under way.
     """
 
     def __init__(self, generation: Generation, tokenizer: object, stop_strings: tuple[str, ...]) -> None:
-        self._generation, self._tokenizer = generation, tokenizer
+        self._generation = generation
         self._detokenizer = Detokenizer(tokenizer, generation.rows[0].tokens)
         self._stop_strings = stop_strings
         self._held = ""
@@ -34,6 +38,9 @@ class TextStream:
 
     def __next__(self) -> str:
         return next(self._pieces)
+
+    def __aiter__(self) -> AsyncGenerator[str, None]:
+        return _in_a_thread(self._pieces)
 
     def _withheld(self, text: str) -> int:
         """How many characters at the end could still become a stop string."""
@@ -63,8 +70,8 @@ class TextStream:
         self._held += self._detokenizer.flush()
         result = self._generation.results()[0]
         if not result.text.startswith(self._sent):  # a decoder that took back what it had said about broken bytes
-            before = result.full_text[: len(result.full_text) - len(result.text)]
-            result = replace(result, text=cut_at_stop(self._sent + self._held, self._stop_strings, before))
+            said = self._sent + self._held
+            result = replace(result, text=said[: len(said) - self._generation.surplus(self._generation.rows[0])])
         rest = result.text[len(self._sent) :]
         self.result = result
         if rest:
@@ -80,18 +87,25 @@ class TextStream:
 
         A stop string's beginning is not withheld, since its tokens are committed by then; text after it is cut.
         """
-        shown, fate = "", "plain"
-        prompt = decode(self._tokenizer, self._generation.rows[0].tokens)
-        before = prompt.rstrip("\ufffd")  # a stop string may begin in the prompt
+        row = self._generation.rows[0]
         for step in self._generation.steps():
-            (mine,) = row_rounds([step], step.rows[0].row)
-            for token, fate in zip(mine.emitted, mine.fates(), strict=True):
-                text = shown + self._detokenizer.push(token)
-                piece = cut_at_stop(text, self._stop_strings, before)[len(shown) :]
-                shown += piece
-                yield piece, fate
-        rest = cut_at_stop(shown + self._detokenizer.flush(), self._stop_strings, before)[len(shown) :]
-        if rest:
-            yield rest, fate
+            (mine,) = row_rounds([step], row.number)
+            pieces = [self._detokenizer.push(token) for token in mine.emitted]
+            if row.finish_reason is not None:
+                last = pieces[-1] + self._detokenizer.flush()
+                pieces[-1] = last[: max(0, len(last) - self._generation.surplus(row))]
+            yield from zip(pieces, mine.fates(), strict=True)
         self.result = self._generation.results()[0]
         return self.result
+
+
+async def _in_a_thread(pieces: Generator[str, None, object]) -> AsyncGenerator[str, None]:
+    """The same pieces, each made in one thread while the event loop goes on."""
+    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "decoder-stream")
+    try:
+        while (piece := await loop.run_in_executor(thread, next, pieces, None)) is not None:
+            yield piece
+    finally:  # the end, an error, or a cancelled task: then a round may be under way, and the closing comes after it
+        closing = thread.submit(pieces.close)
+        thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)

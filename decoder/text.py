@@ -42,6 +42,7 @@ class Detokenizer:
         self._skip = skip_special_tokens
         self._ids = list(context[-_WINDOW:])
         self._shown = self._decode(self._ids)
+        self.held = 0  # characters not given out yet, since a later token may change them
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(
@@ -56,30 +57,36 @@ class Detokenizer:
         final = _finished(text)
         start = _shared(self._shown, text)  # less than all only where the context ended inside a character
         new = text[start:final]
+        self.held = len(text) - final
         if new:
             self._shown = text[:final]
         if len(self._ids) > 2 * _WINDOW and (final == len(text) or len(self._ids) > 8 * _WINDOW):
-            held = len(text) - final
-            self._ids = self._ids[-_WINDOW - held :]
+            self._ids = self._ids[-_WINDOW - self.held :]
             text = self._decode(self._ids)
-            self._shown = text[: len(text) - held]
+            self._shown = text[: len(text) - self.held]
         return new
 
     def flush(self) -> str:
         """Everything held back."""
         text = self._decode(self._ids)
         new = text[_shared(self._shown, text) :]
-        self._shown = text
+        self._shown, self.held = text, 0
         return new
 
 
 class StopStrings:
     """A stop rule: True once a stop string is complete in the text.
 
-    Part of it may lie in the prompt, as in transformers. One object per row; called once per committed token.
+    As in transformers' `StopStringCriteria`, part of it may lie in the prompt, and special tokens count with the text
+    they stand for. One object per row; called once per committed token.
+
+    surplus: how many characters of the text, special tokens left out, lie beyond the stop string that ended it, since
+        its last token reaches further; 0 while none has ended it.
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str], prompt: Sequence[int]) -> None:
+        self.surplus = 0
+        self._tokenizer = tokenizer
         self._strings = tuple(strings)
         self._longest = max(map(len, self._strings))
         self._detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=False)
@@ -99,21 +106,17 @@ class StopStrings:
         text, old = self._tail + new, len(self._tail)
         self._tail = self._end_of(text)
         # It must end in the new text: what stands in the prompt as a whole stops nothing.
-        return any(text.find(string, max(0, old - len(string) + 1)) >= 0 for string in self._strings)
+        found = [(text.find(string, max(0, old - len(string) + 1)), string) for string in self._strings]
+        ends = [place + len(string) for place, string in found if place >= 0]
+        if ends and not self._is_special(tokens[-1]):
+            self.surplus = len(text) - min(ends) + self._detokenizer.held
+        return bool(ends)
 
-
-def cut_at_stop(text: str, strings: Sequence[str], before: str = "") -> str:
-    """The text up to and including the first stop string that ends in it; the last token may reach beyond.
-
-    before: the text in front, where a stop string may begin.
-    """
-    ends = []
-    for string in strings:
-        room = min(len(before), len(string) - 1)
-        found = (before[len(before) - room :] + text).find(string)
-        if found >= 0:
-            ends.append(found + len(string) - room)
-    return text[: min(ends)] if ends else text
+    def _is_special(self, token: int) -> bool:
+        """Whether the token has text to match, but none that is shown."""
+        return not decode(self._tokenizer, [token]) and bool(
+            self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
 
 
 def valid_ids(tokenizer: Any) -> tuple[int, list[int]]:

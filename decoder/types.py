@@ -1,6 +1,6 @@
-"""L0: the values that pass between layers, and the seams where new parts plug in.
+"""The values that pass between layers, and the seams where new parts plug in.
 
-Nothing here computes. `p` and `q` are the target's and the draft's probabilities *after* warping;
+`p` and `q` are the target's and the draft's probabilities *after* warping;
 B rows, K drafted tokens, V vocabulary entries. A round is one proposal plus one verification.
 """
 
@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from decoder.checks import at_least, in_range, number
+from decoder.laps import Lap
+
+Contexts = Sequence[Sequence[int]]  # token ids of each row
+Rows = Sequence[int] | None  # which rows of a run; None: all
+
+
+def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids, padded on the right with 0 -> [B, m] long."""
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Draft:
 
     tokens: [B, K] long; row b holds `counts[b]` proposals, the rest is padding.
     counts: proposals per row, 0 <= counts[b] <= K.
-    probs:  [B, K, V], the law each token was *really* drawn from; None when the proposal is a
+    probs:  [B, K, V], the distribution each token was *really* drawn from; None when the proposal is a
             function of the past (n-gram, greedy draft). In a mixed batch a deterministic row is one-hot.
     finite: [B] bool, False where the draft's logits were NaN or all -inf; None when that cannot happen.
     sampled: True asks to be verified like a sampled proposal although `probs` is None. A drafter that samples in some
@@ -63,6 +75,11 @@ class Draft:
     probs: Tensor | None = None
     finite: Tensor | None = None
     sampled: bool = False
+
+    @classmethod
+    def nothing(cls, rows: int) -> Draft:
+        """No proposal for any row."""
+        return cls(torch.zeros(rows, 0, dtype=torch.long), [0] * rows)
 
 
 @dataclass(frozen=True)
@@ -78,32 +95,6 @@ class Verdict:
     overlap: Tensor | None = None
 
 
-class Lap(Protocol):
-    """A stretch of device time; reading it may wait for the device."""
-
-    @property
-    def seconds(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Laps:
-    """Several stretches as one."""
-
-    laps: tuple[Lap, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(lap.seconds for lap in self.laps)
-
-
-class Clock(Protocol):
-    """Stamps phases in the time of one device."""
-
-    def start(self) -> Any: ...
-
-    def stop(self, mark: Any) -> Lap: ...
-
-
 @dataclass(frozen=True)
 class RowStep:
     """One row's part in a round. `emitted` ends where EOS, a stop rule or the length ended the text."""
@@ -116,11 +107,6 @@ class RowStep:
     overlap: tuple[float, ...] = ()
     length: int = 0  # tokens of the row, prompt included, after the round
     room: int | None = None  # tokens it may still emit; None where that is not known
-
-    @property
-    def tested(self) -> int:
-        """Positions really tested: a round stops testing at its first rejection."""
-        return min(self.accepted + 1, len(self.drafted))
 
 
 @dataclass(frozen=True)
@@ -152,44 +138,53 @@ class Step:
 
 
 class RandomSource(Protocol):
-    """Every random choice of a run goes through one of these, so that tests can replay all outcomes."""
+    """Every random choice of a run goes through one of these, so that tests can replay all outcomes.
+
+    coupled: draws at one position share their noise, so that a drafted token is no sample of q.
+    """
+
+    coupled: bool
 
     def draw(self, probs: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tensor:
         """One token for each of the first `counts[b]` positions of row b from probs [B, n, V] -> [B, n].
 
         `starts[b]` is the index in the row's sequence that the first drawn token would take.
         """
-        ...
 
     def accept(self, numerator: Tensor, denominator: Tensor, counts: Sequence[int]) -> Tensor:
         """[B, K] bool, True with probability min(1, numerator / denominator), independently."""
-        ...
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        ...
 
 
 class ModelSession(Protocol):
-    """One run of one model over B rows, with a KV cache addressed by position."""
+    """One run of one model over B rows, with a KV cache addressed by position.
 
-    vocab_size: int  # V of the logits returned
+    vocab_size: V of the logits returned.
+    model: the model that was opened.   cache: its KV cache, which a later run may continue; None without one.
+    """
+
+    vocab_size: int
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def cache(self) -> Any: ...
 
     @property
     def lengths(self) -> list[int]:
         """Committed tokens held per row."""
-        ...
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
         """Forward tokens [B, m] at positions starts[b] ... starts[b] + m - 1, provisionally.
 
         Returns logits [B, m, V], or [B, 1, V] after token `at[b]` of each row. Provisional until `commit`.
         """
-        ...
 
     def commit(self, lengths: Sequence[int]) -> None:
         """The first lengths[b] positions of row b are true; what lies beyond never happened."""
-        ...
 
     def select(self, rows: Sequence[int]) -> None: ...
 
@@ -198,11 +193,19 @@ class Warp(Protocol):
     """Logits in, scores or probabilities out; knows the sampling parameters and the processors."""
 
     @property
+    def processors(self) -> Sequence[Any]:
+        """Functions of the whole prefix, which may change the scores after it; empty where only logits count."""
+
+    @property
     def greedy(self) -> bool: ...
 
-    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor: ...
+    def scores(
+        self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None
+    ) -> Tensor: ...
 
-    def probs(self, scores: Tensor) -> Tensor: ...
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
 
 
 class Drafter:
@@ -210,12 +213,20 @@ class Drafter:
 
     A drafter given to a decoder is a recipe; `start` returns the drafter for one run, so that runs
     never share state. The default returns a shallow copy of the recipe.
+
+    model: the model that drafts; None without one, or where others may draft as well.
+    device: where proposals are made.   can_batch: whether rows of different lengths may share a run.
+    kv_cache: of a run, its model's, which a later run may continue (`with_cache`); None where there is none.
     """
 
     name = "custom"
     deterministic = False  # True: every proposal is a function of the past, when the target samples too
     learns = False  # True: the loop calls `learn` after each forward of the target
     reads = False  # True: the first proposal runs a model over the prompt, which k="auto" weighs before it asks
+    model: Any = None
+    device: Any = "cpu"
+    can_batch: bool = True
+    kv_cache: Any = None
 
     @classmethod
     def for_models(cls, target: Any, draft: Any) -> Drafter:
@@ -239,28 +250,32 @@ class Drafter:
         """The same recipe, proposing functions of the past only."""
         return self
 
+    def with_cache(self, cache: Any) -> Drafter:
+        """The same recipe, continuing the `kv_cache` of an earlier run, if that was one of the same model."""
+        return self
+
     def deferred(self) -> Drafter:
         """The same recipe, reading the prompt when first asked to propose: a run that never asks pays nothing."""
         return self
 
-    def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Drafter:
+    def start(self, contexts: Contexts, warp: Warp, random: RandomSource, limit: int) -> Drafter:
         """Begin a run over these prompts (token ids); no row will grow beyond `limit` tokens."""
         return copy.copy(self)
 
-    def propose(self, contexts: Sequence[Sequence[int]], counts: Sequence[int]) -> Draft:
+    def propose(self, contexts: Contexts, counts: Sequence[int]) -> Draft:
         """Propose up to counts[b] tokens to follow contexts[b]. May propose fewer."""
         raise NotImplementedError
 
     def keep(self, accepted: Sequence[int]) -> None:
         """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
 
-    def learn(self, contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor) -> None:
+    def learn(self, contexts: Contexts, draft: Draft, logits: Tensor) -> None:
         """The target's raw logits [B, K+1, V] after contexts[b] and after each token drafted on it.
 
         Called before the verdict is known, and only if `learns`. Do not keep or change the tensor.
         """
 
-    def finish(self, contexts: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
+    def finish(self, contexts: Contexts, ended: Sequence[int]) -> None:
         """The rows `ended` of these are complete: prompt and all they emitted. Comes before `select`."""
 
     def select(self, rows: Sequence[int]) -> None:

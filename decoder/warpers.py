@@ -1,4 +1,4 @@
-"""L1: from logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
+"""From logits to the distribution that is sampled: processors, then temperature, top-k, top-p, min-p.
 
 The order and the edge rules are those of transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
 `TopPLogitsWarper`, `MinPLogitsWarper`); the same object warps target and draft, once each. Logits become float32
@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from decoder.types import SamplingParams
+from decoder.types import Contexts, Rows, SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
+RowSettings = tuple[SamplingParams, Sequence[Processor], Sequence[int]]  # parameters, processors, ids of the padding
 _SELECT = 128
 _COLD = 1e-6
 
@@ -78,57 +79,121 @@ def warped_probs(scores: Tensor, params: SamplingParams) -> Tensor:
 
 
 class Warper:
-    """The sampling parameters and the processors of one run.
+    """The sampling parameters and the processors of one run, for all rows alike (`Warper(...)`) or for each row its own
+    (`Warper.of_rows(...)`).
 
     `processors` follow transformers' `LogitsProcessor` protocol and run before the warpers. They see the
-    committed and the drafted prefix of each position, without padding.
+    committed and the drafted prefix of each position, behind the padding that the row came with.
     """
 
     def __init__(self, params: SamplingParams, processors: Sequence[Processor] = ()) -> None:
-        self.params = params
-        self.processors = tuple(processors)
+        self.greedy = params.greedy  # of the whole run: it does not change when rows end
+        self._alike: RowSettings = (params, tuple(processors), ())
+        self._rows: list[RowSettings] | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[RowSettings]) -> Warper:
+        """One (parameters, processors, ids of the padding) for each row. Greedy only if every row is: beside rows that
+        sample, the distribution of a greedy row has all its mass on the likeliest token."""
+        own: list[RowSettings] = [(params, tuple(processors), padding) for params, processors, padding in rows]
+        first = own[0][0]
+        warper = cls(first)
+        if any((params is not first and params != first) or processors for params, processors, _ in own):
+            warper._rows = own
+            warper.greedy = all(params.greedy for params, _, _ in own)
+        return warper
 
     @property
-    def greedy(self) -> bool:
-        return self.params.greedy
+    def processors(self) -> Sequence[Processor]:
+        """All processors, whichever row they belong to."""
+        return self._alike[1] if self._rows is None else tuple(each for _, mine, _ in self._rows for each in mine)
 
-    def scores(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None = None) -> Tensor:
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        if self._rows is not None:
+            self._rows = [self._rows[row] for row in rows]
+
+    def _of(self, row: int) -> RowSettings:
+        return self._alike if self._rows is None else self._rows[row]
+
+    def scores(self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None) -> Tensor:
         """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
 
-        Position i of row b follows contexts[b] + drafted[b, :i].
+        Position i of row b follows contexts[b] + drafted[b, :i]. rows: which rows of the run these are; all by default.
         """
         scores = logits if logits.dtype == torch.float64 else logits.float()
         if not self.processors:
             return scores
-        rows = []
+        found = []
+        for b, context in enumerate(contexts):
+            own = self._of(b if rows is None else rows[b])
+            found.append(self._row_scores(scores[b], context, None if drafted is None else drafted[b : b + 1], own))
+        return torch.stack(found)
+
+    def _row_scores(self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, own: RowSettings) -> Tensor:
+        """One row's scores [n, V], position by position."""
+        _, processors, padding = own
+        if not processors:
+            return scores
+        context = [*padding, *context]
         vocab = scores.shape[-1]
-        for row, context in enumerate(contexts):
-            # A prompt may hold ids that the law lacks; processors that look up each id's score find them impossible.
-            spare = max(max(context) + 1 - vocab, 0)
-            own = torch.nn.functional.pad(scores[row], (0, spare), value=-torch.inf) if spare else scores[row]
-            prefix = torch.tensor([list(context)], dtype=torch.long, device=logits.device)  # [1, L]
-            if drafted is not None:
-                prefix = torch.cat([prefix, drafted[row : row + 1].to(prefix.device)], dim=1)
-            rows.append(
-                [self.process(prefix[:, : len(context) + i], own[i : i + 1])[:, :vocab] for i in range(logits.shape[1])]
-            )
-        return torch.stack([torch.cat(row) for row in rows])
+        # A prompt may hold ids that have no score; processors that look up each id's score find them impossible.
+        spare = max(max(context) + 1 - vocab, 0)
+        padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare else scores
+        prefix = torch.tensor([context], dtype=torch.long, device=scores.device)  # [1, L]
+        if drafted is not None:
+            prefix = torch.cat([prefix, drafted.to(prefix.device)], dim=1)
+        return torch.cat(
+            [
+                process(prefix[:, : len(context) + i], padded[i : i + 1], processors)[:, :vocab]
+                for i in range(scores.shape[0])
+            ]
+        )
 
-    def process(self, prefix: Tensor, scores: Tensor) -> Tensor:
-        """Run the processors for one position: prefix [1, L], scores [1, V] -> [1, V].
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor:
+        """Scores [B, ..., V] -> p or q [B, ..., V]. Not defined for greedy decoding, which never needs it."""
+        if self._rows is None:
+            return warped_probs(scores, self._alike[0])
+        groups: dict[SamplingParams, list[int]] = {}
+        for b, row in enumerate(range(len(scores)) if rows is None else rows):
+            groups.setdefault(self._of(row)[0], []).append(b)
+        if len(groups) == 1:
+            return _probs(scores, next(iter(groups)))
+        probs = torch.empty_like(scores)
+        for params, members in groups.items():
+            probs[members] = _probs(scores[members], params)
+        return probs
 
-        Raises:
-            TypeError: naming a processor that returned something else.
-        """
-        for processor in self.processors:
-            found = processor(prefix, scores)
-            if not isinstance(found, Tensor) or found.shape != scores.shape:
-                what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-                name = getattr(processor, "__name__", type(processor).__name__)
-                raise TypeError(f"logits_processor {name} returned {what}; it must return scores {list(scores.shape)}.")
-            scores = found
-        return scores
+    def warped_scores(self, scores: Tensor, rows: Rows = None) -> Tensor:
+        """Scores [B, n, V] as transformers' warpers leave them: divided by the temperature, filtered tokens at -inf."""
+        found = []
+        for b, row in enumerate(range(len(scores)) if rows is None else rows):
+            params = self._of(row)[0]
+            warped = scores[b] if params.greedy else scores[b] / params.temperature
+            if not params.greedy and (params.top_k or params.top_p < 1.0 or params.min_p):
+                warped = warped.masked_fill(_probs(scores[b], params) == 0, -torch.inf)
+            found.append(warped)
+        return torch.stack(found)
 
-    def probs(self, scores: Tensor) -> Tensor:
-        """Scores [..., V] -> p or q [..., V]. Not defined for greedy decoding, which never needs it."""
-        return warped_probs(scores, self.params)
+
+def _probs(scores: Tensor, params: SamplingParams) -> Tensor:
+    """A greedy row beside sampling ones: all mass on the likeliest token."""
+    if not params.greedy:
+        return warped_probs(scores, params)
+    return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+
+
+def process(prefix: Tensor, scores: Tensor, processors: Sequence[Processor]) -> Tensor:
+    """Run processors for one position: prefix [1, L], scores [1, V] -> [1, V].
+
+    Raises:
+        TypeError: naming a processor that returned something else.
+    """
+    for processor in processors:
+        found = processor(prefix, scores)
+        if not isinstance(found, Tensor) or found.shape != scores.shape:
+            what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            name = getattr(processor, "__name__", type(processor).__name__)
+            raise TypeError(f"logits_processor {name} returned {what}; it must return scores {list(scores.shape)}.")
+        scores = found
+    return scores

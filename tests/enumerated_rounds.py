@@ -28,6 +28,7 @@ class Walk:
     script: list[int] = field(default_factory=list)
     weight: float = 1.0
     choices: list[int] = field(default_factory=list)
+    coupled: bool = False
 
     def _choose(self, probs: Sequence[float]) -> int:
         if len(self.choices) == len(self.script):

@@ -104,7 +104,7 @@ MUTANTS = [
             ("laws.append(q)", "laws.append(torch.softmax(scores, -1))")),
     _mutant("processors on the committed prefix only", "for the target", WARPERS,
             "enumeration: token, good draft, processors",
-            ("self.process(prefix[:, : len(context) + i],", "self.process(prefix[:, : len(context)],")),
+            ("process(prefix[:, : len(context) + i],", "process(prefix[:, : len(context)],")),
     _mutant("processors on the committed prefix only", "for the draft (q is honest: only acceptance suffers)", MODEL,
             "acceptance of draft = target: processors",
             ("drafted = torch.cat(tokens, dim=1) if tokens and self._remembers else None", "drafted = None")),

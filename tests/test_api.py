@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import weakref
@@ -432,8 +433,8 @@ def test_a_generation_config_works_and_keywords_win(decoder, greedy) -> None:
     assert config.max_new_tokens == 6, "the caller's object is not modified"
 
 
-def test_a_models_own_generation_config_counts_where_it_is_given(greedy) -> None:
-    """`generate` reads it by itself (Qwen's holds a repetition penalty); here it is an argument like any other."""
+def test_a_models_own_generation_config_counts_as_in_generate(greedy) -> None:
+    """Qwen's holds a repetition penalty. What a call says itself wins."""
     target = toy_model("llama", seed=5)
     free = greedy(target, PROMPT, 16)
     own = {"repetition_penalty": 1.6, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "do_sample": True}
@@ -443,7 +444,9 @@ def test_a_models_own_generation_config_counts_where_it_is_given(greedy) -> None
     decoder = SpeculativeDecoder.from_models(target, noisy_copy(target, 0.05), temperature=0)
     options = {"max_new_tokens": 16, "do_sample": False}
     assert ids_of(decoder.generate(PROMPT, generation_config=target.generation_config, **options)) == wanted
-    assert ids_of(decoder.generate(PROMPT, **options)) == free
+    assert ids_of(decoder.generate(PROMPT, **options)) == wanted
+    assert ids_of(decoder.generate_baseline(PROMPT, **options)) == wanted
+    assert ids_of(decoder.generate(PROMPT, repetition_penalty=1.0, **options)) == free
 
 
 def test_return_dict_pads_on_the_right_with_the_pad_token(decoder, greedy) -> None:
@@ -494,6 +497,25 @@ def test_an_old_cache_may_be_branched_from(decoder) -> None:
     assert got.token_ids == decoder.generate(unrelated, k=3, max_new_tokens=10).token_ids
     same = decoder.generate(torch.tensor(PROMPT), k=3, max_new_tokens=12, cache=first.cache)
     assert same.token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, copy.copy])
+def test_a_copied_cache_is_a_second_conversation_over_the_same_models(decoder, duplicate) -> None:
+    """Both go on by turns, as if each were alone; only the buffers are copied."""
+    first = decoder.generate(torch.tensor(PROMPT), k=3, max_new_tokens=12, return_cache=True)
+    twin = duplicate(first).cache if duplicate is copy.deepcopy else duplicate(first.cache)
+    assert twin.target.model is decoder.target and twin.draft.model is decoder.draft
+    assert twin.nbytes == first.cache.nbytes
+    ways = {8: first.cache, 40: twin}
+    said = {extra: [*PROMPT, *first.token_ids, extra] for extra in ways}
+    for _ in range(3):
+        streams = []
+        for extra, cache in ways.items():
+            got = decoder.generate(torch.tensor(said[extra]), k=3, max_new_tokens=9, cache=cache)
+            assert got.token_ids == decoder.generate(torch.tensor(said[extra]), k=3, max_new_tokens=9).token_ids
+            streams.append(got.token_ids)
+            said[extra] += [*got.token_ids, extra]
+        assert streams[0] != streams[1]
 
 
 @pytest.mark.parametrize("turns", [(0, 4, 0, 4), (4, 0, 4, 2)])

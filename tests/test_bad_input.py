@@ -121,8 +121,8 @@ def test_a_generation_config_is_held_to_the_same(decoder) -> None:
     for config, message in (
         (GenerationConfig(num_beams=3), "num_beams=3"),
         (GenerationConfig(penalty_alpha=0.5), "generation_config.penalty_alpha=0.5 is not supported"),
-        (GenerationConfig(typical_p=0.5), "generation_config.typical_p=0.5 is not supported"),
-        (GenerationConfig(output_scores=True, return_dict_in_generate=True), "generation_config.output_scores=True"),
+        (GenerationConfig(typical_p=1.5, do_sample=True), "typical_p"),
+        (GenerationConfig(output_attentions=True, return_dict_in_generate=True), "generation_config.output_attentions"),
         (GenerationConfig(use_cache=False), "use_cache=False"),
     ):
         with pytest.raises(ValueError, match=message):

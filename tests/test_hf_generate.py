@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
-from decoder.hf_generate import _split
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers import (
+    Cache,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StaticCache,
+    StoppingCriteria,
+)
 from transformers.generation import logits_process as library
 
 from decoder import SpeculativeDecoder
+from decoder.asked.processors import split
 from decoder.models.toy import noisy_copy, toy_model
 
 ROWS = [[7, 33, 12, 50, 9, 41], [11], [4, 19, 44]]
@@ -53,24 +63,9 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_left_padded_batch_equals_generate(model, spec, name: str) -> None:
-    """Against each row alone: transformers lets a few processors see the padding, which changes a row's text."""
-    options = {"max_new_tokens": 16, "pad_token_id": 0, **OPTIONS[name]}
-    ours = model.generate(IDS, attention_mask=MASK, do_sample=False, custom_generate=spec, **options)
-    _, alone = both(model, spec, torch.tensor([ROWS[0]]), **options)
-    plain = model.generate(torch.tensor([ROWS[0]]), do_sample=False, **options)
-    assert torch.equal(alone, plain)
-    counts_padding = name in ("min_length", "forced_eos")  # lengths that count a row's padding: compare as a batch
-    for n, row in enumerate(ROWS):
-        if counts_padding:
-            wanted = model.generate(IDS, attention_mask=MASK, do_sample=False, **options)[n]
-        else:
-            wanted = torch.cat(
-                [IDS[n, : WIDTH - len(row)], model.generate(torch.tensor([row]), do_sample=False, **options)[0]]
-            )
-        got = ours[n]
-        width = max(len(got), len(wanted))
-        pad = [torch.nn.functional.pad(ids, (0, width - len(ids))) for ids in (got, wanted)]
-        assert torch.equal(*pad), f"row {n}"
+    """Processors see the padding that transformers shows them (every one of them: `asked/test_processors.py`)."""
+    plain, ours = both(model, spec, attention_mask=MASK, max_new_tokens=16, pad_token_id=0, **OPTIONS[name])
+    assert torch.equal(plain, ours)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -138,17 +133,17 @@ def test_warpers_at_the_end_become_parameters_and_the_rest_stays_in_place() -> N
         library.TopKLogitsWarper(50),
         library.TopPLogitsWarper(0.9),
     ]
-    params, rest = _split([*chain, library.LogitNormalization()])
+    params, rest = split([*chain, library.LogitNormalization()])
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.5, 50, 0.9, 0.0)
     assert rest == (penalty, own), "a warper of the caller's own is not overwritten by the default one"
     unusual = library.TopPLogitsWarper(0.9, min_tokens_to_keep=3)
-    params, rest = _split([library.TemperatureLogitsWarper(0.5), unusual])
+    params, rest = split([library.TemperatureLogitsWarper(0.5), unusual])
     assert (params.temperature, params.top_p) == (1.0, 1.0) and len(rest) == 2
     turned = [library.TopPLogitsWarper(0.9), library.TemperatureLogitsWarper(0.5)]
-    params, rest = _split(turned)
+    params, rest = split(turned)
     assert (params.temperature, params.top_p, rest) == (0.5, 1.0, (turned[0],)), "another order is another law"
     later = [library.TemperatureLogitsWarper(0.5), library.MinLengthLogitsProcessor(3, 2)]
-    assert _split(later)[1] == tuple(later)
+    assert split(later)[1] == tuple(later)
 
 
 @pytest.mark.parametrize("name", ["typical_p", "epsilon_cutoff", "eta_cutoff"])
@@ -227,13 +222,54 @@ def test_stopping_criteria(model, spec, greedy) -> None:
     assert plain.shape[1] < WIDTH + 14
 
 
+def test_the_callers_own_length_and_eos_rules_take_the_place_of_the_configs(model, spec) -> None:
+    from transformers import MaxLengthCriteria, StoppingCriteriaList
+    from transformers.generation.stopping_criteria import EosTokenCriteria
+
+    options = {"max_new_tokens": 24, "eos_token_id": 63, "pad_token_id": 0}
+    end = int(model.generate(IDS[:1], do_sample=False, **options)[0, WIDTH + 5])
+    for rules in ([MaxLengthCriteria(WIDTH + 9)], [EosTokenCriteria(end)], [MaxLengthCriteria(WIDTH + 30)]):
+        plain, ours = both(model, spec, IDS[:1], stopping_criteria=StoppingCriteriaList(rules), **options)
+        assert torch.equal(plain, ours) and plain.shape[1] != WIDTH + 24
+
+
+def test_criteria_see_a_rows_padding(model, spec) -> None:
+    class Width(StoppingCriteria):
+        def __call__(self, ids, scores, **kwargs):
+            return torch.full((ids.shape[0],), ids.shape[1] >= WIDTH + 5)
+
+    options = {"max_new_tokens": 20, "pad_token_id": 0, "attention_mask": MASK, "stopping_criteria": [Width()]}
+    plain, ours = both(model, spec, **options)
+    assert plain.shape[1] == ours.shape[1] == WIDTH + 5
+
+
+def test_k_and_the_statistics_of_the_run(model, spec) -> None:
+    plain = model.generate(IDS[:1], do_sample=False, max_new_tokens=20, pad_token_id=0)
+    drafted = {}
+    for k in (0, 2, "auto"):
+        ours = model.generate(
+            IDS[:1],
+            do_sample=False,
+            max_new_tokens=20,
+            pad_token_id=0,
+            custom_generate=spec,
+            k=k,
+            return_dict_in_generate=True,
+        )
+        assert torch.equal(ours.sequences, plain)
+        drafted[k] = max(len(step.drafted) for step in ours.results[0].steps)
+    assert drafted[0] == 0 and drafted[2] == 2
+    with pytest.raises(ValueError, match="k=-1 must be >= 0"):
+        model.generate(IDS[:1], custom_generate=spec, k=-1)
+
+
 def test_what_would_have_to_be_ignored_is_refused(model, spec) -> None:
     with pytest.raises(ValueError, match="num_beams=3 is not supported"):
         model.generate(IDS[:1], custom_generate=spec, num_beams=3)
     with pytest.raises(ValueError, match="use_cache=False is not supported"):
         model.generate(IDS[:1], custom_generate=spec, use_cache=False)
-    with pytest.raises(ValueError, match=r"cannot return .*output_scores"):
-        model.generate(IDS[:1], custom_generate=spec, output_scores=True, return_dict_in_generate=True)
+    with pytest.raises(ValueError, match=r"received .*output_attentions"):
+        model.generate(IDS[:1], custom_generate=spec, output_attentions=True, return_dict_in_generate=True)
     with pytest.raises(ValueError, match="inputs_embeds"):
         model.generate(
             input_ids=IDS[:1],
@@ -245,12 +281,48 @@ def test_what_would_have_to_be_ignored_is_refused(model, spec) -> None:
         model.generate(IDS[:2], attention_mask=MASK[:2] * 0 + torch.tensor([[1], [0]]), custom_generate=spec)
 
 
-def test_a_cache_that_holds_tokens_is_refused(model, spec) -> None:
-    import inspect
+def cache_name(model) -> str:
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
-    from transformers import DynamicCache
 
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+CACHES = {
+    "dynamic": lambda model: DynamicCache(),
+    "by-config": lambda model: DynamicCache(config=model.config),
+    "static": lambda model: StaticCache(config=model.config, max_cache_len=40),
+}
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_callers_empty_cache_is_filled_as_transformers_fills_it(family: str, kind: str) -> None:
+    changes = {"sliding_window": 8} if family == "mistral" else {}
+    model = toy_model(family, seed=5, **changes)
+    spec = SpeculativeDecoder.from_models(model, noisy_copy(model, 0.05))
+    name, options = cache_name(model), {"do_sample": False, "max_new_tokens": 12, "eos_token_id": 63}
+    true, ours = CACHES[kind](model), CACHES[kind](model)
+    plain = model.generate(IDS[:1], **options, **{name: true})
+    output = model.generate(IDS[:1], **options, **{name: ours}, custom_generate=spec, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, plain) and output[name] is ours
+    assert ours.get_seq_length() == true.get_seq_length() == plain.shape[1] - 1
+    for mine, wanted in zip(ours.layers, true.layers, strict=True):
+        torch.testing.assert_close(mine.keys, wanted.keys, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(mine.values, wanted.values, atol=1e-5, rtol=1e-4)
+    longer = torch.cat([plain, torch.tensor([[8, 21]])], dim=1)
+    fresh = model.generate(longer, **options)
+    assert torch.equal(model.generate(longer, **options, **{name: ours}), fresh)
+
+
+def test_a_cache_that_cannot_be_filled_exactly_is_refused(model, spec) -> None:
+    name = cache_name(model)
+    for prompts in ({"inputs": IDS, "attention_mask": MASK}, {"inputs": IDS[1:2], "attention_mask": MASK[1:2]}):
+        with pytest.raises(ValueError, match="fills a cache for one prompt without padding"):
+            model.generate(**prompts, custom_generate=spec, max_new_tokens=3, **{name: DynamicCache()})
+
+    class Own(Cache):
+        pass
+
+    with pytest.raises(ValueError, match="fills a DynamicCache or a StaticCache, no Own"):
+        model.generate(IDS[:1], custom_generate=spec, max_new_tokens=3, **{name: Own(layers=[])})
     cache = DynamicCache()
     model(IDS[:1], use_cache=True, **{name: cache})
     with pytest.raises(ValueError, match="cache that already holds tokens"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
+from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
 from decoder.models.toy import noisy_copy, toy_model
 
@@ -26,7 +27,8 @@ def build(family: str, attention: str):
 
 def logits_by_block(model, tokens: list[int], width: int, fixed: int) -> torch.Tensor:
     """Logits [n, V] after each token beyond the prompt, fed `width` tokens at a time."""
-    session = CausalModel(model, "target").open(1, len(tokens) + 1, fixed_width=fixed)
+    target, limit = CausalModel(model, "target"), len(tokens) + 1
+    session = FixedWidthSession.open(target, 1, limit, None, fixed) if fixed else target.open(1, limit)
     found = []
     with torch.inference_mode():
         session.feed(torch.tensor([tokens[: len(PROMPT)]]), [0])

@@ -23,7 +23,7 @@ STEPS = (
     a_round(2, (1, 2, 3), 0, (15,)),  # rejected at once
     a_round(3, (16, 17, 9), 2, (16, 17, 18)),
     a_round(4, (), 0, (19,)),  # nothing drafted
-    a_round(5, (20, 21, 22), 3, (20, 21)),  # EOS inside the block: the third accepted token is no part of the text
+    a_round(5, (20, 21, 22), 2, (20, 21)),  # EOS inside the block: what was drafted beyond is no part of the text
 )
 
 
@@ -47,11 +47,25 @@ def test_counts() -> None:
     found = result()
     assert found.num_iterations == 5
     assert found.num_draft_tokens == 12
-    assert found.num_accepted_tokens == 8
-    assert found.acceptance_rate == pytest.approx(8 / 12)
-    assert found.alpha == pytest.approx(8 / (3 + 1 + 3 + 3)), "a round stops testing at its first rejection"
+    assert found.num_accepted_tokens == 7
+    assert found.acceptance_rate == pytest.approx(7 / 12)
+    assert found.alpha == pytest.approx(7 / (3 + 1 + 3 + 2)), "testing stops at a rejection and where the text ends"
     assert found.tokens_per_iteration == pytest.approx(11 / 5)
-    assert found.acceptance_per_position == pytest.approx((3 / 5, 3 / 5, 2 / 5))
+    assert found.acceptance_per_position == pytest.approx((3 / 5, 3 / 5, 1 / 5))
+
+
+@pytest.mark.parametrize("emitted", [(11,), (11, 12), (11, 12, 13), (11, 12, 13, 14)])
+def test_tokens_drafted_past_the_end_of_the_text_are_not_accepted(emitted: tuple[int, ...]) -> None:
+    """The verifier kept all three; the text took as many as stand before its end."""
+    prefill = Step(0, (RowStep(0, (), 0, (10,)),), 1.0, Seconds(0.5))
+    last = Step(1, (RowStep(0, (11, 12, 13), 3, emitted, "eos"),), 1.0, Seconds(0.5))
+    found = result(row_rounds([prefill, last], 0))
+    kept = min(3, len(emitted))
+    assert found.num_accepted_tokens == found.fates.count("accepted") == kept
+    assert found.acceptance_rate == pytest.approx(kept / 3)
+    assert found.alpha == 1.0, "nothing was rejected where the text is"
+    assert found.acceptance_per_position == tuple(float(i < kept) for i in range(3))
+    assert found.to_dict()["steps"][1]["accepted"] == kept
 
 
 def test_times_sum_to_wall() -> None:
@@ -90,7 +104,7 @@ def test_rates_without_rounds_are_nan_and_null_in_json() -> None:
 
 def test_to_dict_is_json_and_complete() -> None:
     again = json.loads(json.dumps(result(text="x").to_dict(), allow_nan=False))
-    assert again["num_accepted_tokens"] == 8
+    assert again["num_accepted_tokens"] == 7
     assert again["steps"][1]["drafted"] == [11, 12, 13]
     assert "cache" not in again
     assert set(GenerationResult.METRICS) <= again.keys()
@@ -153,4 +167,4 @@ def test_html_holds_no_control_characters(tokenizer) -> None:
 
 def test_html_without_a_tokenizer_still_shows_the_numbers() -> None:
     shown = result()._repr_html_()
-    assert "acceptance_rate" in shown and "0.6667" in shown
+    assert "acceptance_rate" in shown and "0.5833" in shown

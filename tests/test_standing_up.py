@@ -284,8 +284,9 @@ def check_result(result, prompt: list[int], options: dict) -> None:
     assert result.num_iterations == len(rounds)
     assert result.num_draft_tokens == sum(len(step.drafted) for step in rounds)
     assert all(len(step.drafted) <= options["k"] and step.accepted <= len(step.drafted) for step in rounds)
-    assert all(step.emitted[: step.kept] == step.drafted[: step.kept] for step in rounds)
-    assert all(len(step.emitted) <= step.accepted + 1 for step in rounds)
+    assert all(step.emitted[: step.accepted] == step.drafted[: step.accepted] for step in rounds)
+    assert all(step.accepted <= len(step.emitted) <= step.accepted + 1 for step in rounds)
+    assert result.num_accepted_tokens == result.fates.count("accepted")
     parts = result.prefill_s + result.draft_s + result.target_s + result.overhead_s
     assert parts == pytest.approx(result.wall_s, rel=0.01)
     assert result.overhead_s > -0.01 * result.wall_s

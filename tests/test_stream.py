@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 
 import pytest
@@ -114,9 +116,38 @@ def test_a_stop_string_that_begins_in_the_prompt_stops_and_cuts_everywhere_alike
         assert list(result.token_ids) == wanted and result.finish_reason == "stop"
         assert result.text == piece[:-1] and result.full_text.endswith(stop)
         assert "".join(stream) == "".join(piece for piece, _ in spec.stream(prompt, **options).tokens()) == result.text
+        assert "".join(result.token_texts) == result.text
         assert list(stream.result.token_ids) == wanted
         tried += 1
     assert tried >= 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said", "stop", "text"),
+    [
+        ("x<s>", "y on and on", "xy", "y on and on"),  # the special token keeps the two apart
+        ("a", "x<s>y, xy on", "xy", "xy, xy"),
+        ("a", "x<s>y on", "s>y", "xy"),
+        ("a", "bx<s>y on", "x<", "bx"),
+    ],
+)
+@pytest.mark.parametrize("k", [0, 3])
+def test_with_special_tokens_ids_text_stream_and_reason_tell_one_story(
+    tokenizer, greedy, k: int, prompt: str, said: str, stop: str, text: str
+) -> None:
+    before = tokenizer(prompt)["input_ids"]
+    behind = tokenizer.decode(before[1:])  # a parrot's script begins behind the first token of its prompt
+    model, draft = parrot(tokenizer, behind + said), parrot(tokenizer, behind + said[:6] + "?")
+    spec = SpeculativeDecoder.from_models(model, draft, tokenizer=tokenizer, temperature=0)
+    ids, options = torch.tensor(before), {"k": k, "max_new_tokens": 30, "stop_strings": [stop]}
+    wanted = greedy(model, ids, 30, stop_strings=[stop], tokenizer=tokenizer)
+    result, stream = spec.generate(ids, **options), spec.stream(ids, **options)
+    assert list(result.token_ids) == wanted
+    assert result.finish_reason == ("eos" if wanted[-1] == tokenizer.eos_token_id else "stop")
+    assert result.text == text == "".join(result.token_texts)
+    assert "".join(stream) == text and stream.result.text == text
+    assert "".join(piece for piece, _ in spec.stream(ids, **options).tokens()) == text
+    assert list(stream.result.token_ids) == wanted and stream.result.finish_reason == result.finish_reason
 
 
 def test_special_tokens_are_not_part_of_the_text(tokenizer) -> None:
@@ -236,3 +267,109 @@ def test_noise_in_the_draft_does_not_reach_the_text(target, tokenizer) -> None:
         spec = SpeculativeDecoder.from_models(target, noisy_copy(target, noise), tokenizer=tokenizer, temperature=0)
         texts.add("".join(spec.stream("the cat", k=4, max_new_tokens=20)))
     assert len(texts) == 1
+
+
+# ---- async for ----
+
+
+async def gathered(stream) -> list[str]:
+    return [piece async for piece in stream]
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_async_for_gives_the_same_pieces_and_result(talker, k: int) -> None:
+    options = {"k": k, "max_new_tokens": 24, "eos_token_id": None}
+    stream = talker.stream("the cat", **options)
+    assert asyncio.run(gathered(stream)) == list(talker.stream("the cat", **options))
+    assert stream.result.text == talker.generate("the cat", **options).text
+    assert asyncio.run(gathered(stream)) == [], "a stream is read once"
+
+
+def test_the_event_loop_is_free_while_a_round_runs(talker) -> None:
+    """No forward runs in the loop's thread, and another task gets its turns during each of them."""
+    threads, turns = set(), []
+
+    def slow(module, args) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.02)
+
+    handle = talker.target.register_forward_pre_hook(slow)
+
+    async def both() -> list[str]:
+        async def tick() -> None:
+            while True:
+                turns.append(None)
+                await asyncio.sleep(0.002)
+
+        ticking = asyncio.ensure_future(tick())
+        pieces = await gathered(talker.stream("the cat", k=2, max_new_tokens=12, eos_token_id=None))
+        ticking.cancel()
+        return pieces
+
+    try:
+        text = "".join(asyncio.run(both()))
+    finally:
+        handle.remove()
+    assert text == talker.generate("the cat", k=2, max_new_tokens=12, eos_token_id=None).text
+    assert threads and threading.get_ident() not in threads
+    assert len(turns) > 10
+
+
+@pytest.mark.parametrize("how", ["cancelled", "closed", "broken off"])
+def test_leaving_an_async_stream_ends_the_generation_and_frees_its_cache(talker, how: str) -> None:
+    kept = talker.generate("the cat", k=3, max_new_tokens=8, return_cache=True).cache
+    stream = talker.stream("the cat", k=3, max_new_tokens=200, cache=kept, eos_token_id=None)
+    inside, go_on, forwards = threading.Event(), threading.Event(), []
+
+    def wait(module, args) -> None:
+        forwards.append(None)
+        if len(forwards) == 3 and how == "cancelled":
+            inside.set()
+            go_on.wait(10)
+
+    async def leave() -> None:
+        if how == "cancelled":  # in the middle of a round
+            task = asyncio.ensure_future(gathered(stream))
+            await asyncio.to_thread(inside.wait, 10)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif how == "closed":
+            pieces = stream.__aiter__()
+            await pieces.__anext__()
+            await pieces.aclose()
+        else:
+            async for _ in stream:
+                break
+            await asyncio.sleep(0.05)  # the loop closes what nobody holds
+
+    handle = talker.target.register_forward_pre_hook(wait)
+    try:
+        asyncio.run(leave())
+    finally:
+        handle.remove()
+    assert 0 < len(forwards) < 20 and stream.result is None
+    assert list(stream) == [], "it is over"
+    again = talker.generate("the cat", k=3, max_new_tokens=8, cache=kept)
+    assert again.text == talker.generate("the cat", k=3, max_new_tokens=8).text
+
+
+def test_an_error_in_a_round_reaches_the_task(tokenizer) -> None:
+    model = toy_model("llama", vocab_size=len(tokenizer))
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    spec = SpeculativeDecoder.from_models(model, tokenizer=tokenizer, temperature=0)
+    with pytest.raises(ValueError, match="the target's logits are NaN"):
+        asyncio.run(gathered(spec.stream("the cat")))
+
+
+def test_async_streams_side_by_side(talker) -> None:
+    prompts = ["the cat", "a little river", "once upon"]
+
+    async def all_of_them():
+        return await asyncio.gather(*[gathered(talker.stream(prompt, k=3, max_new_tokens=20)) for prompt in prompts])
+
+    together = ["".join(pieces) for pieces in asyncio.run(all_of_them())]
+    assert together == [talker.generate(prompt, k=3, max_new_tokens=20).text for prompt in prompts]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, StopStringCriteria
 
 from conftest import byte_level_tokenizer
 from decoder.text import (
     Detokenizer,
     StopStrings,
     check_same_tokenizer,
-    cut_at_stop,
     decode,
     new_text,
     token_pieces,
@@ -155,14 +155,62 @@ def test_a_stop_string_may_begin_in_the_prompt_but_not_end_there(tokenizer) -> N
     assert stops_after(tokenizer, ["end", "a very long stop string indeed"], prompt, new) is None
     assert stops_after(tokenizer, ["end of"], prompt, new) is not None
     assert new_text(tokenizer, prompt, new)[0] == "of the story"
-    assert cut_at_stop("of the story", ["end of"], "the end ") == "of"
 
 
-def test_cutting_keeps_the_stop_string_and_drops_what_follows() -> None:
-    assert cut_at_stop("abc STOP def", ["STOP"]) == "abc STOP"
-    assert cut_at_stop("abc STOP def END", ["END", "STOP"]) == "abc STOP"
-    assert cut_at_stop("nothing here", ["STOP"]) == "nothing here"
-    assert cut_at_stop("tail", ["end"], "the end") == "tail", "what stands in the prompt as a whole cuts nothing"
+def shown_until_stop(tokenizer, strings: list[str], prompt: list[int], new: list[int]) -> str:
+    """The text of the new tokens up to and including the stop string, as results cut it."""
+    rule = StopStrings(tokenizer, strings, prompt)
+    length = next((n for n in range(1, len(new) + 1) if rule([*prompt, *new[:n]], len(prompt))), len(new))
+    text, _ = new_text(tokenizer, prompt, new[:length])
+    return text[: len(text) - rule.surplus]
+
+
+def test_the_text_keeps_the_stop_string_and_drops_what_follows(tokenizer) -> None:
+    ids = tokenizer("once upon a time there was")["input_ids"]
+    inside = 0
+    for string in ("upo", "upon a", "tim", " th", "wa", "onc", "there"):
+        before, _, _ = "once upon a time there was".partition(string)
+        assert shown_until_stop(tokenizer, [string], [], ids) == before + string
+        inside += decode(tokenizer, ids[: stops_after(tokenizer, [string], [], ids)]) != before + string
+    assert inside > 0, "no stop string ended inside a token"
+    assert shown_until_stop(tokenizer, ["time", "upo", "once upon a"], [], ids) == "once upo"
+    assert shown_until_stop(tokenizer, ["zebra"], [], ids) == "once upon a time there was"
+    half = [*tokenizer("upon")["input_ids"], *tokenizer("你")["input_ids"][:1]]
+    core = Tokenizer(models.BPE({"a": 0, "b\u0122": 1}, []))  # "b" and a byte of an unfinished character
+    core.decoder = decoders.ByteLevel()
+    assert decode(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1]) == "ab\ufffd"
+    assert shown_until_stop(PreTrainedTokenizerFast(tokenizer_object=core), ["ab"], [0], [1]) == "b"
+    assert shown_until_stop(tokenizer, ["upon"], [], half) == "upon"
+
+
+def test_a_special_token_inside_a_match_counts_with_its_text(tokenizer) -> None:
+    """It is not shown, but it stands between its neighbours: "x<s>y" holds no "xy"."""
+    x, y, special = (tokenizer.convert_tokens_to_ids(token) for token in ("x", "y", "<s>"))
+    assert stops_after(tokenizer, ["xy"], [x, special], [y, y, y]) is None
+    assert shown_until_stop(tokenizer, ["xy"], [x, special], [y, y, y]) == "yyy"
+    assert stops_after(tokenizer, ["xy"], [], [x, special, y, x, y]) == 5
+    assert shown_until_stop(tokenizer, ["xy"], [], [x, special, y, x, y]) == "xyxy"
+    assert stops_after(tokenizer, ["x<"], [x], [special, y]) == 1
+    assert shown_until_stop(tokenizer, ["x<"], [y], [x, special, y]) == "x"
+    assert shown_until_stop(tokenizer, ["s>y"], [x], [special, y, y]) == "y"
+
+
+def test_it_stops_where_transformers_stops(tokenizer) -> None:
+    """Random texts of whole and broken pieces and special tokens, against StopStringCriteria at every prefix."""
+    draws, stopped = random.Random(3), 0
+    pieces = [tokenizer.convert_tokens_to_ids(token) for token in ("<s>", "</s>", "t", "h", "e", "\u0120", "<", "s")]
+    pieces += [token for text in ("the cat", "end of the") for token in tokenizer(text)["input_ids"]]
+    for strings in (["the"], ["t<s>"], [">h"], ["s>t", "e c"], ["th", "end"], ["he <"]):
+        criterion = StopStringCriteria(tokenizer, strings)
+        for _ in range(40):
+            prompt = draws.choices(pieces, k=draws.randrange(1, 5))
+            new = draws.choices(pieces, k=20)
+            wanted = next(
+                (n for n in range(1, 21) if bool(criterion(torch.tensor([[*prompt, *new[:n]]]), None).item())), None
+            )
+            assert stops_after(tokenizer, strings, prompt, new) == wanted, (strings, tokenizer.decode([*prompt, *new]))
+            stopped += wanted is not None
+    assert 60 < stopped < 240
 
 
 def test_ids_the_tokenizer_lacks_are_found() -> None:

@@ -1,7 +1,7 @@
 """The options of a call: each is named, typed and given its check in one table, `CallOptions`.
 
-A new option is one line here and the line in `request` that reads it. Names and meanings are those of transformers'
-`generate`; errors name the argument, its value, the range and the remedy.
+A new option is one line here and the line in `request` that reads it; `ROW` marks those that `per_row` takes. Names and
+meanings are those of transformers' `generate`; errors name the argument, its value, the range and the remedy.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from decoder.randomness import SOURCES
 from decoder.types import Drafter, SamplingParams
 from decoder.verify import VERIFIERS
 
+ROW = "row"  # marks options that may differ between the rows of a batch: `per_row` takes them
 Check = Callable[[str, Any], Any]  # (name, value that is not None) -> the value in its settled form, or an error
 
 
@@ -116,6 +117,12 @@ def drafter(name: str, value: Any) -> str | Drafter:
     return value
 
 
+def check_head(head: Any, drafter: str | Drafter | None) -> None:
+    """A draft head goes with the drafter that runs it."""
+    if head is not None and drafter not in (None, "eagle"):
+        raise ValueError(f"head={head!r} goes with drafter='eagle', not {drafter!r}; leave one of them out.")
+
+
 def verifier(name: str, value: Any) -> Any:
     """A name that exists, or something to call."""
     if isinstance(value, str) and value not in VERIFIERS:
@@ -143,6 +150,39 @@ def _uses_cache(name: str, value: Any) -> bool:
     return True
 
 
+def number(name: str, value: Any) -> float:
+    """Any finite number."""
+    found = checks.number(name, value)
+    if not -float("inf") < found < float("inf"):
+        raise ValueError(f"{name}={value!r} must be finite; leave it out for none.")
+    return found
+
+
+def share(name: str, value: Any) -> float:
+    """A part of a whole."""
+    return checks.in_range(name, value, 0.0, 1.0, "leave it out to keep every token.")
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time to wait."""
+    return checks.in_range(name, value, 0.0, float("inf"), "give seconds, or leave it out.", include_high=False)
+
+
+def callable_(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"{name}={value!r} must be callable, as transformers' {name} is.")
+    return value
+
+
+def per_row(name: str, value: Any) -> list[dict[str, Any]]:
+    """For each prompt a mapping of options that go over the call's own."""
+    if not isinstance(value, Sequence) or not all(isinstance(row, Mapping) for row in value):
+        raise TypeError(f"{name}={value!r:.80} must be a list of dicts of options, one for each prompt.")
+    for number_, row in enumerate(value):
+        reject_unknown(row, f"{name}[{number_}]: generate", ROW_OPTIONS)
+    return [dict(row) for row in value]
+
+
 def as_it_is(name: str, value: Any) -> Any:
     """Checked where it is used: by `SamplingParams`, or together with the prompt."""
     return value
@@ -152,33 +192,59 @@ class CallOptions(TypedDict, total=False):
     """Keywords of `generate`, `generate_baseline` and `stream`; None is the same as leaving one out, save for
     `eos_token_id`, where it means that no token ends the text."""
 
-    max_new_tokens: Annotated[int | None, count(1)]
-    max_length: Annotated[int | None, count(1)]
-    min_new_tokens: Annotated[int | None, count(0)]
-    do_sample: Annotated[bool | None, switch]
-    temperature: Annotated[float | None, as_it_is]
-    top_p: Annotated[float | None, as_it_is]
-    top_k: Annotated[int | None, as_it_is]
-    min_p: Annotated[float | None, as_it_is]
-    sampling_params: Annotated[SamplingParams | None, sampling_params]
-    repetition_penalty: Annotated[float | None, penalty]
-    no_repeat_ngram_size: Annotated[int | None, count(0)]
-    bad_words_ids: Annotated[list[list[int]] | None, words]
-    suppress_tokens: Annotated[list[int] | None, as_ids]
-    eos_token_id: Annotated[int | list[int] | None, as_ids]
+    max_new_tokens: Annotated[int | None, count(1), ROW]
+    max_length: Annotated[int | None, count(1), ROW]
+    min_new_tokens: Annotated[int | None, count(0), ROW]
+    do_sample: Annotated[bool | None, switch, ROW]
+    temperature: Annotated[float | None, as_it_is, ROW]
+    top_p: Annotated[float | None, as_it_is, ROW]
+    top_k: Annotated[int | None, as_it_is, ROW]
+    min_p: Annotated[float | None, as_it_is, ROW]
+    sampling_params: Annotated[SamplingParams | None, sampling_params, ROW]
+    max_time: Annotated[float | None, seconds, ROW]
+    min_length: Annotated[int | None, count(0), ROW]
+    frequency_penalty: Annotated[float | None, number, ROW]
+    presence_penalty: Annotated[float | None, number, ROW]
+    sequence_bias: Annotated[Any, as_it_is, ROW]
+    begin_suppress_tokens: Annotated[list[int] | None, as_ids, ROW]
+    forced_bos_token_id: Annotated[int | None, count(0), ROW]
+    forced_eos_token_id: Annotated[int | list[int] | None, as_ids, ROW]
+    exponential_decay_length_penalty: Annotated[Any, as_it_is, ROW]
+    encoder_repetition_penalty: Annotated[float | None, penalty, ROW]
+    encoder_no_repeat_ngram_size: Annotated[int | None, count(0), ROW]
+    guidance_scale: Annotated[float | None, number, ROW]
+    watermarking_config: Annotated[Any, as_it_is, ROW]
+    typical_p: Annotated[float | None, share, ROW]
+    epsilon_cutoff: Annotated[float | None, share, ROW]
+    eta_cutoff: Annotated[float | None, share, ROW]
+    top_h: Annotated[float | None, share, ROW]
+    renormalize_logits: Annotated[bool | None, switch, ROW]
+    remove_invalid_values: Annotated[bool | None, switch, ROW]
+    prefix_allowed_tokens_fn: Annotated[Any, callable_, ROW]
+    repetition_penalty: Annotated[float | None, penalty, ROW]
+    no_repeat_ngram_size: Annotated[int | None, count(0), ROW]
+    bad_words_ids: Annotated[list[list[int]] | None, words, ROW]
+    suppress_tokens: Annotated[list[int] | None, as_ids, ROW]
+    eos_token_id: Annotated[int | list[int] | None, as_ids, ROW]
     pad_token_id: Annotated[int | None, count(0)]
-    stop_strings: Annotated[str | list[str] | None, strings]
-    logits_processor: Annotated[Any, callables]
-    stopping_criteria: Annotated[Any, callables]
+    stop_strings: Annotated[str | list[str] | None, strings, ROW]
+    logits_processor: Annotated[Any, callables, ROW]
+    stopping_criteria: Annotated[Any, callables, ROW]
     generation_config: Annotated[GenerationConfig | None, config]
     streamer: Annotated[Any, streamer]
     return_dict_in_generate: Annotated[bool | None, switch]
+    output_scores: Annotated[bool | None, switch]
+    output_logits: Annotated[bool | None, switch]
+    logprobs: Annotated[
+        int | None, count(0, "give how many of the likeliest tokens you want beside each, or leave it out.")
+    ]
+    per_row: Annotated[Any, per_row]
     num_return_sequences: Annotated[int | None, count(1)]
     num_beams: Annotated[int | None, _beams]
     use_cache: Annotated[bool | None, _uses_cache]
     invariant: Annotated[bool | None, switch]
     attention_mask: Annotated[Any, as_it_is]
-    seed: Annotated[int | None, seed]
+    seed: Annotated[int | None, seed, ROW]
     drafter: Annotated[str | Drafter | None, drafter]
     verifier: Annotated[Any, verifier]
     sampling: Annotated[str | None, sampling]
@@ -188,9 +254,9 @@ class CallOptions(TypedDict, total=False):
     cache: Annotated[Any, as_it_is]
 
 
-CHECKS: Mapping[str, Check] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(CallOptions, include_extras=True).items()
-}
+_TABLE = {name: hint.__metadata__ for name, hint in get_type_hints(CallOptions, include_extras=True).items()}
+CHECKS: Mapping[str, Check] = {name: marks[0] for name, marks in _TABLE.items()}
+ROW_OPTIONS = frozenset(name for name, marks in _TABLE.items() if ROW in marks)
 
 
 def reject_unknown(options: Mapping[str, Any], where: str, known: Iterable[str] | None = None) -> None:
@@ -224,21 +290,4 @@ def check_pair(sampling: str, verifier: Any) -> None:
         raise ValueError(
             f"verifier={verifier!r} does not go with sampling='gumbel', which verifies by match; "
             "use verifier='auto', or sampling='rejection'."
-        )
-
-
-INVARIANT_K = 8  # the longest draft that `invariant=True` leaves room for
-
-
-def check_invariant(k: Any, attention: str) -> None:
-    """Whether every forward can have one shape.
-
-    Raises:
-        ValueError: a draft length that does not fit, or attention that takes no explicit mask.
-    """
-    if k == "auto" or k > INVARIANT_K:
-        raise ValueError(f"invariant=True serves draft lengths up to {INVARIANT_K}, not k={k!r}; give a smaller k.")
-    if attention not in ("eager", "sdpa"):
-        raise ValueError(
-            f"invariant=True needs attn_implementation 'eager' or 'sdpa', not {attention!r}; reload the model."
         )

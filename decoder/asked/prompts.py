@@ -1,11 +1,15 @@
-"""From what a person passes as a prompt to rows of token ids."""
+"""From what a person passes as a prompt to rows of token ids, and to the room behind each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from decoder.types import Limits
+
+DEFAULT_NEW_TOKENS = 128
 
 
 def _is_chat(prompt: Any) -> bool:
@@ -43,7 +47,10 @@ def _from_chat(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[in
             "prompt is a list of chat messages but this tokenizer has no chat template; pass a string, or set "
             "tokenizer.chat_template."
         )
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    begun = messages[-1].get("role") == "assistant"  # continued, as in transformers' pipeline, not answered
+    text = tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+    )
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template writes its own specials
 
 
@@ -89,12 +96,17 @@ def _unpacked(encoding: Mapping[str, Any], attention_mask: Any) -> tuple[Any, An
 
 
 def encode(
-    prompt: Any, tokenizer: Any, attention_mask: Any = None, pad: int | None = None, vocab_size: int | None = None
+    prompt: Any,
+    tokenizer: Any,
+    attention_mask: Any = None,
+    padding: Callable[[], int | None] | None = None,
+    vocab_size: int | None = None,
 ) -> tuple[list[list[int]], bool]:
     """(rows of token ids, whether the caller gave several prompts).
 
-    A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several.
-    pad: an id that is padding in a 2-D tensor without a mask, as in transformers; None where no id is.
+    A [1, L] tensor counts as one prompt, as tokenizers return it; a [B, L] tensor as several. A chat that ends in an
+    assistant message is a text to continue; any other gets the template's generation prompt.
+    padding: gives the id that is padding in a 2-D tensor without a mask, as in transformers; None where no id is.
     vocab_size: ids the model has an embedding for; None does not check them.
 
     Raises:
@@ -103,7 +115,8 @@ def encode(
     if isinstance(prompt, Mapping) and "input_ids" in prompt:  # a BatchEncoding
         prompt, attention_mask = _unpacked(prompt, attention_mask)
     if isinstance(prompt, torch.Tensor) and prompt.ndim == 2:
-        if attention_mask is None and pad is not None:
+        pad = padding() if attention_mask is None and padding is not None else None
+        if pad is not None:
             attention_mask = prompt != pad
         rows, many = _rows_of(prompt, attention_mask), prompt.shape[0] != 1
     elif attention_mask is not None:
@@ -129,3 +142,41 @@ def check_ids(rows: Sequence[Sequence[int]], vocab_size: int) -> None:
         worst = max(row, key=lambda token: (token < 0, token))
         if not 0 <= worst < vocab_size:
             raise ValueError(f"prompt {number} holds id {worst}, outside the model's [0, {vocab_size}).")
+
+
+def limits_for(asked: Mapping[str, Any], prompt_length: int, eos: frozenset[int], context: int | None) -> Limits:
+    """Where the text after one prompt ends.
+
+    Raises:
+        ValueError: a prompt that leaves no room, or lengths that contradict each other.
+    """
+    new, total = asked.get("max_new_tokens"), asked.get("max_length")
+    if new is not None and total is not None and prompt_length + new != total:
+        raise ValueError(
+            f"max_new_tokens={new} and max_length={total} contradict each other for a prompt of {prompt_length} "
+            "tokens; give one of them (max_length counts the prompt)."
+        )
+    if total is not None and prompt_length >= total:
+        raise ValueError(
+            f"max_length={total} must exceed the prompt's {prompt_length} tokens, which it counts; "
+            "raise it or give max_new_tokens."
+        )
+    if total is not None:
+        new = total - prompt_length
+    return room_for(prompt_length, DEFAULT_NEW_TOKENS if new is None else new, eos, context)
+
+
+def room_for(prompt_length: int, new: int, eos: frozenset[int], context: int | None) -> Limits:
+    """`new` tokens after a prompt, or as many as the target's context has room for.
+
+    Raises:
+        ValueError: a prompt longer than the context.
+    """
+    total = prompt_length + new
+    if context is not None:
+        if prompt_length > context:
+            raise ValueError(
+                f"prompt of {prompt_length} tokens is longer than the target's context of {context}; shorten it."
+            )
+        total = min(total, max(context, prompt_length + 1))  # a full context still has the token after its last
+    return Limits(total - prompt_length, total, eos)

@@ -1,27 +1,27 @@
-"""What one call asks for, as one frozen value: prompt, keywords, `generation_config` and the decoder's defaults.
+"""What one call asks for, as one frozen value: a `RowRequest` for each text to write, and what they share.
 
-Names and meanings are those of transformers' `generate`. A keyword wins over a `generation_config`, which
-wins over the decoder's own default. Nothing is ignored: what is not supported is refused by name.
+Names and meanings are those of transformers' `generate`. A row's own setting (`per_row`) wins over a keyword, that over
+a `generation_config`, that over the model's own `generation_config`, and that over the decoder's default. Nothing is
+ignored: what is not supported is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from transformers import GenerationConfig
 
 from decoder.asked import processors
-from decoder.asked.options import CHECKS, CallOptions, as_ids, check_invariant, check_pair, reject_unknown, settled
-from decoder.asked.prompts import encode
-from decoder.controllers import Length
+from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
+from decoder.asked.prompts import encode, limits_for
+from decoder.controllers import Length, check_length
+from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
 from decoder.types import Drafter, Limits, SamplingParams, Verifier
-
-DEFAULT_NEW_TOKENS = 128
-
 
 # Fields of a generation_config that change nothing about the tokens of a decoder-only run, or are read elsewhere.
 _HARMLESS = frozenset(
@@ -33,21 +33,10 @@ _HARMLESS = frozenset(
     "diversity_penalty is_assistant speculative_decoding_config".split()
 )
 # What transformers means by "off" for features this decoder does not have.
-_OFF: Mapping[str, Any] = {
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "renormalize_logits": False,
-    "remove_invalid_values": False,
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "token_healing": False,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "output_scores": False,
-    "output_logits": False,
-}
+_OFF: Mapping[str, Any] = {"token_healing": False, "output_attentions": False, "output_hidden_states": False}
+# Fields of the model's own generation_config that a call takes over: how a text is written and where it ends. How it
+# is sampled (temperature and the like) is the decoder's own setting.
+_INHERITED = frozenset(processors.FIELDS) | {"max_new_tokens", "max_length", "stop_strings", "max_time"}
 
 
 class Asker(Protocol):
@@ -64,29 +53,39 @@ class Asker(Protocol):
     def target_model(self) -> CausalModel: ...
 
 
+@dataclass(frozen=True)
+class RowRequest:
+    """What is asked of one text.
+
+    tokens: the prompt's ids, without padding; padding: ids that stood before them, which processors and stopping
+        criteria see.
+    processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria.
+    seed, stream: what the row's random stream is made of, so that it does not depend on its neighbours.
+    """
+
+    tokens: list[int]
+    params: SamplingParams
+    limits: Limits
+    seed: int = 0
+    stream: int = 0
+    stop_strings: tuple[str, ...] = ()
+    processors: tuple[Any, ...] = ()
+    criteria: tuple[Any, ...] = ()
+    max_time: float | None = None
+    padding: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A validated call.
 
-    rows: token ids of each text to write, without padding; limits: where each of them ends.
     many: the caller gave several prompts, or wants several texts, and gets a list.
-    prompt_length: positions of the prompt for which `built` was made.
-    built, given: processors in transformers' order, warpers excluded; those made here or by transformers, and the
-        caller's own objects.
     drafter: as the caller named it; None is the decoder's own.
     """
 
-    rows: tuple[list[int], ...]
+    rows: tuple[RowRequest, ...]
     many: bool
     k: Length
-    params: SamplingParams
-    limits: tuple[Limits, ...]
-    prompt_length: int
-    stop_strings: tuple[str, ...] = ()
-    built: tuple[Any, ...] = ()
-    given: tuple[Any, ...] = ()
-    criteria: tuple[Any, ...] = ()
-    seed: int = 0
     drafter: str | Drafter | None = None
     verifier: str | Verifier = "auto"
     sampling: str = "rejection"
@@ -98,6 +97,9 @@ class Request:
     return_cache: bool = False
     return_dict: bool = False
     pad_token_id: int | None = None
+    logprobs: int | None = None
+    output_scores: bool = False
+    output_logits: bool = False
 
     @classmethod
     def of(cls, prompt: Any, options: CallOptions, k: Length, where: str, asker: Asker) -> Request:
@@ -106,28 +108,23 @@ class Request:
         Raises:
             TypeError, ValueError: naming the argument, its value, the range and the remedy.
         """
-        reject_unknown(options, where)
-        target = asker.target_model
-        rows, many = encode(
-            prompt, asker.tokenizer, options.get("attention_mask"), _padding(options, asker), target.embedding_size
+        if type(k) is not int or k < 0:
+            check_length(k)
+        if options:
+            reject_unknown(options, where)
+        prompts, many = encode(
+            prompt,
+            asker.tokenizer,
+            options.get("attention_mask"),
+            lambda: _padding(options, asker),
+            asker.target_model.embedding_size,
         )
-        asked = _merged(options)
-        eos = asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)
-        _check_together(asked, asker)
+        asked = _merged(options, asker)
         copies = asked.get("num_return_sequences", 1)
-        limits = [_limits(asked, len(row), frozenset(eos or ()), target.context_length) for row in rows]
         request = cls(
-            rows=tuple(row for row in rows for _ in range(copies)),
+            rows=tuple(_rows(prompts, asked, copies, asker)),
             many=many or copies > 1,
             k=k,
-            params=_sampling(asked, asker.params),
-            limits=tuple(limit for limit in limits for _ in range(copies)),
-            prompt_length=len(rows[0]),
-            stop_strings=asked.get("stop_strings", ()),
-            built=processors.from_settings(asked, frozenset(eos or ()), len(rows[0]), target.device),
-            given=asked.get("logits_processor", ()),
-            criteria=asked.get("stopping_criteria", ()),
-            seed=seed_for(asked.get("seed"), asker),
             drafter=asked.get("drafter"),
             verifier=asked.get("verifier", asker.verifier),
             sampling=asked.get("sampling", asker.sampling),
@@ -139,23 +136,17 @@ class Request:
             return_cache=asked.get("return_cache", False),
             return_dict=asked.get("return_dict_in_generate", False),
             pad_token_id=asked.get("pad_token_id"),
+            logprobs=asked.get("logprobs"),
+            output_scores=asked.get("output_scores", False),
+            output_logits=asked.get("output_logits", False),
         )
-        request.check(target)
+        request.check(asker.target_model)
         return request
 
     @property
-    def processors(self) -> tuple[Any, ...]:
-        return (*self.built, *self.given)
-
-    @property
-    def counts_positions(self) -> bool:
-        """Whether some processor depends on the prompt's length, so that rows of different lengths cannot share it."""
-        return any(processors.counts_positions(processor) for processor in self.built)
-
-    def for_row(self, row: int) -> Request:
-        """The request with its processors fitted to the batch that begins with this row."""
-        cut = self.prompt_length - len(self.rows[row])
-        return replace(self, built=tuple(processors.fitted(processor, cut, row) for processor in self.built))
+    def recorded(self) -> bool:
+        """Whether results hold what the target said of each token."""
+        return self.logprobs is not None or self.output_scores or self.output_logits
 
     def check(self, target: CausalModel) -> None:
         """What goes with one text only, with some draft lengths only, with some verifiers only.
@@ -166,17 +157,62 @@ class Request:
         for name in ("streamer", "cache", "return_cache"):
             if getattr(self, name) and len(self.rows) > 1:
                 raise ValueError(f"{name}= goes with one prompt, not {len(self.rows)}; call once per prompt.")
-        processors.check_one_row(self.given, len(self.rows))
-        check_pair(self.sampling, self.verifier)
+        if len(self.rows) > 1:
+            processors.check_not_shared([row.processors for row in self.rows])
+        if self.sampling != "rejection":
+            check_pair(self.sampling, self.verifier)
         if self.invariant:
             check_invariant(self.k, target.model.config._attn_implementation)
 
 
+def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, asker: Asker) -> list[RowRequest]:
+    own = asked.get("per_row")
+    if own is not None and len(own) != len(prompts):
+        raise ValueError(f"per_row holds {len(own)} settings for {len(prompts)} prompts; give one dict for each.")
+    call_seed = seed_for(asked.get("seed"), asker)
+    rows = []
+    for number, tokens in enumerate(prompts):
+        mine = {} if own is None else settled(own[number])
+        settings = _merge(asked, mine)
+        for copy in range(copies):
+            # With a seed of its own a row writes what it would write alone.
+            text = number * copies + copy
+            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
+            place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
+            rows.append(_row(tokens, processors.of_text(settings, number, *place), seed, stream, asker))
+    return rows
+
+
+def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, asker: Asker) -> RowRequest:
+    target = asker.target_model
+    _check_together(asked, asker)
+    eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
+    limits = limits_for(asked, len(tokens), eos, target.context_length)
+    params, built = _sampling(asked, asker.params), ()
+    if processors.ASKED_BY & asked.keys():
+        params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
+    return RowRequest(
+        tokens=tokens,
+        params=params,
+        limits=limits,
+        seed=seed,
+        stream=stream,
+        stop_strings=asked.get("stop_strings", ()),
+        processors=built,
+        criteria=asked.get("stopping_criteria", ()),
+        max_time=asked.get("max_time"),
+    )
+
+
 def own_eos(asker: Asker) -> list[int]:
-    """The ids that end a text where the call names none: the model's, else the tokenizer's."""
+    """The ids that end a text where the call names none: the model's, as in transformers."""
     own = getattr(asker.target.generation_config, "eos_token_id", None)
-    if own is None and asker.tokenizer is not None:
-        own = asker.tokenizer.eos_token_id
+    if own is None and getattr(asker.tokenizer, "eos_token_id", None) is not None:
+        warnings.warn(
+            f"the target's generation_config names no eos_token_id, so that no token ends a text, as in transformers; "
+            f"its tokenizer's is {asker.tokenizer.eos_token_id}: pass eos_token_id= if texts should end there.",
+            stacklevel=2,
+        )
     return [] if own is None else [own] if isinstance(own, int) else list(own)
 
 
@@ -199,32 +235,44 @@ def _padding(options: CallOptions, asker: Asker) -> int | None:
     return None if pad in as_ids("eos_token_id", eos) else pad
 
 
-def _merged(options: CallOptions) -> dict[str, Any]:
-    """The call's keywords over its generation_config; a length given as a keyword replaces the config's other one."""
-    given = settled(options)
+_LENGTHS = {"max_new_tokens", "max_length"}
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p"}
+
+
+def _merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Nearer sources over farther ones; a length replaces the other one, `sampling_params` each of its parts."""
+    merged: dict[str, Any] = {}
+    for source in sources:
+        replaced = _LENGTHS if _LENGTHS & source.keys() else set()
+        replaced = replaced | (_SAMPLING if "sampling_params" in source else set())
+        merged = {name: value for name, value in merged.items() if name not in replaced} | dict(source)
+    return merged
+
+
+def _merged(options: CallOptions, asker: Asker) -> dict[str, Any]:
+    """The model's generation_config, the call's over it, its keywords over both."""
+    given = settled(options) if options else {}
+    own = _from_config(asker.target.generation_config, "the target's generation_config", _INHERITED)
     config = given.get("generation_config")
-    held = {} if config is None else _from_config(config)
-    replaced: set[str] = set()
-    if given.keys() & {"max_new_tokens", "max_length"}:
-        replaced |= {"max_new_tokens", "max_length"}
-    if "sampling_params" in given:
-        replaced |= {"temperature", "top_p", "top_k", "min_p"}
-    return settled({name: value for name, value in held.items() if name not in replaced | given.keys()}) | given
+    passed = {} if config is None else _from_config(config, "generation_config", frozenset(CHECKS))
+    return _merge(own, passed, given)
 
 
-def _from_config(config: GenerationConfig) -> dict[str, Any]:
-    """The fields of a generation_config that are set and mean something here; refuses what would be ignored."""
+def _from_config(config: GenerationConfig, what: str, known: frozenset[str]) -> dict[str, Any]:
+    """The fields of a generation_config that are set and mean something here; a call's own may hold nothing else."""
     found = {}
     for name, value in vars(config).items():
         if name.startswith("_") or value is None or name in _HARMLESS:
             continue
-        if name in CHECKS:
+        if name in known:
             found[name] = value
-        elif name not in _OFF or value != _OFF[name]:
+        elif what == "generation_config" and (name not in _OFF or value != _OFF[name]):
             raise ValueError(
-                f"generation_config.{name}={value!r} is not supported here; unset it, or use transformers' generate()."
+                f"{what}.{name}={value!r} is not supported here; unset it, or use transformers' generate()."
             )
-    return found
+    if found.get("max_new_tokens") is not None:
+        found.pop("max_length", None)  # as in transformers
+    return settled(found) if found else found
 
 
 def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:
@@ -233,7 +281,7 @@ def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:
     for word in asked.get("bad_words_ids", ()):
         if max(word) >= size:
             raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {size}).")
-    if "stop_strings" in asked and asker.tokenizer is None:
+    if asked.get("stop_strings") and asker.tokenizer is None:
         raise ValueError(f"stop_strings={list(asked['stop_strings'])!r} needs a tokenizer; pass one.")
 
 
@@ -245,41 +293,3 @@ def _sampling(asked: Mapping[str, Any], defaults: SamplingParams) -> SamplingPar
     if asked.get("do_sample") is True and params.greedy:
         raise ValueError("do_sample=True contradicts temperature=0 (greedy); give a temperature > 0.")
     return replace(params, temperature=0.0) if asked.get("do_sample") is False else params
-
-
-def _limits(asked: Mapping[str, Any], prompt_length: int, eos: frozenset[int], context: int | None) -> Limits:
-    """Where the text after one prompt ends.
-
-    Raises:
-        ValueError: a prompt that leaves no room, or lengths that contradict each other.
-    """
-    new, total = asked.get("max_new_tokens"), asked.get("max_length")
-    if new is not None and total is not None and prompt_length + new != total:
-        raise ValueError(
-            f"max_new_tokens={new} and max_length={total} contradict each other for a prompt of {prompt_length} "
-            "tokens; give one of them (max_length counts the prompt)."
-        )
-    if total is not None and prompt_length >= total:
-        raise ValueError(
-            f"max_length={total} must exceed the prompt's {prompt_length} tokens, which it counts; "
-            "raise it or give max_new_tokens."
-        )
-    if total is not None:
-        new = total - prompt_length
-    return room_for(prompt_length, DEFAULT_NEW_TOKENS if new is None else new, eos, context)
-
-
-def room_for(prompt_length: int, new: int, eos: frozenset[int], context: int | None) -> Limits:
-    """`new` tokens after a prompt, or as many as the target's context has room for.
-
-    Raises:
-        ValueError: a prompt longer than the context.
-    """
-    total = prompt_length + new
-    if context is not None:
-        if prompt_length > context:
-            raise ValueError(
-                f"prompt of {prompt_length} tokens is longer than the target's context of {context}; shorten it."
-            )
-        total = min(total, max(context, prompt_length + 1))  # a full context still has the token after its last
-    return Limits(total - prompt_length, total, eos)

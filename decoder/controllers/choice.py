@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from decoder.controllers.auto import AutoLength
 from decoder.controllers.experience import Experience
-from decoder.controllers.fixed import FixedLength
 from decoder.types import Controller
 
 Length = int | Literal["auto"]
@@ -50,6 +49,6 @@ class Experiences:
                 held = self._objects[id(drafter)] = (weakref.ref(drafter), Experience())
             return held[1]
 
-    def controller(self, k: Length, drafter: Any, *, reads: bool = False) -> Controller:
-        """The controller of one call; `drafter` as the caller named it, `reads` as in `Drafter`."""
-        return AutoLength(self.of(drafter), reads=reads) if k == "auto" else FixedLength(k)
+    def controller(self, drafter: Any, *, reads: bool = False) -> Controller:
+        """The controller of one call of k="auto"; `drafter` as the caller named it, `reads` as in `Drafter`."""
+        return AutoLength(self.of(drafter), reads=reads)

@@ -1,4 +1,4 @@
-"""L3: a suffix automaton that grows with the text and knows what most often followed each context.
+"""A suffix automaton that grows with the text and knows what most often followed each context.
 
 Every state stands for the contexts (substrings) that end at the same places; following the suffix links from the
 state of the whole text visits all its suffixes, longest first (Blumer et al. 1985, "The smallest automaton

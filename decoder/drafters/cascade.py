@@ -1,9 +1,9 @@
-"""L3: several drafters in order: each row of a round is served by the first that offers enough.
+"""Several drafters in order: each row of a round is served by the first that offers enough.
 
 For instance a suffix lookup where the text repeats itself, and the draft model everywhere else: a round is one
-proposal still, and each row's q is honest. A sampled proposal brings its own law; next to it a deterministic one
+proposal still, and each row's q is honest. A sampled proposal brings its own q; next to it a deterministic one
 is a one-hot row. Which drafter serves may depend on the past and on deterministic offers only: an offer that was
-sampled is never set aside for another, because choosing by what was drawn would change its law.
+sampled is never set aside for another, because choosing by what was drawn would change its distribution.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from decoder.drafters.model import ModelDrafter
 from decoder.drafters.recycle import RecycleDrafter
 from decoder.drafters.suffix import SuffixDrafter
 from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+from decoder.verify.chain import one_hot
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,6 @@ class _Share:
     drafter: Drafter
     draft: Draft
     rows: frozenset[int]
-
-
-def _one_hot(tokens: Tensor, like: Tensor) -> Tensor:
-    """The law of a deterministic proposal: tokens [n] -> [n, V]."""
-    law = like.new_zeros(len(tokens), like.shape[-1])
-    return law.scatter_(-1, tokens.to(like.device).unsqueeze(-1), 1.0)
 
 
 def merge(shares: Sequence[_Share], rows: int, sampled: bool) -> Draft:
@@ -60,7 +55,7 @@ def merge(shares: Sequence[_Share], rows: int, sampled: bool) -> Draft:
             n, draft = counts[b], share.draft
             tokens[b, :n] = draft.tokens[b, :n]
             if probs is not None:
-                probs[b, :n] = _one_hot(tokens[b, :n], probs) if draft.probs is None else draft.probs[b, :n]
+                probs[b, :n] = one_hot(tokens[b, :n], probs) if draft.probs is None else draft.probs[b, :n]
             if draft.finite is not None:
                 finite[b] = draft.finite[b]
     return Draft(tokens, counts, probs, finite if any(s.draft.finite is not None for s in shares) else None, sampled)
@@ -105,8 +100,16 @@ class CascadeDrafter(Drafter):
     @property
     def model(self) -> Any:
         """The first draft model among the drafters, or None."""
-        models = (getattr(drafter, "model", None) for drafter in self.drafters)
-        return next((model for model in models if model is not None), None)
+        return next((drafter.model for drafter in self.drafters if drafter.model is not None), None)
+
+    @property
+    def device(self) -> Any:
+        """Where its draft model is."""
+        return next((drafter.device for drafter in self.drafters if drafter.model is not None), "cpu")
+
+    @property
+    def can_batch(self) -> bool:  # type: ignore[override]
+        return all(drafter.can_batch for drafter in self.drafters)
 
     def _with(self, drafters: Sequence[Drafter]) -> Self:
         twin = copy.copy(self)

@@ -1,16 +1,16 @@
-"""L3: a draft model with another tokenizer than the target's.
+"""A draft model with another tokenizer than the target's.
 
 The draft reads the same text in its own tokens: what is committed is re-encoded from the last word on, so its cache
 is cut back to what still holds and never gets a second BOS. Two exact ways from its tokens to the target's:
 
-    intersection   q over the tokens that both vocabularies spell alike, renormalised: q(t) = d(t) / sum over shared
-    d. The
-                   rest of the target's tokens come from the residual, so the law is the target's whatever is shared.
-                   (Timor et al. 2025, arXiv 2502.05202, "token-level intersection".) Used when both sample.
-    text           the draft writes greedily with all its tokens; its text is encoded with the target's tokenizer,
-    aligned to
-                   the committed text at a token boundary, and proposed as a function of the past. (The string-level
-                   method of the same paper.) Used for greedy decoding, and on request.
+    intersection   q over the tokens that both vocabularies spell alike, renormalised: with the draft's d,
+                       q(t) = d(t) / (sum of d over the shared tokens)
+                   The rest of the target's tokens come from the residual, so the output distribution is the target's
+                   whatever is shared (Timor et al. 2025, arXiv 2502.05202, "token-level intersection"). Used when both
+                   sample.
+    text           The draft writes greedily with all its tokens. Its text is encoded with the target's tokenizer,
+                   aligned to the committed text at a token boundary, and proposed as a function of the past (the
+                   string-level method of the same paper). Used for greedy decoding, and on request.
 
 Knows both vocabularies (`drafters.vocabulary`); the loop sees target ids only.
 """
@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoder.drafters.model import Openable, ragged
+from decoder.drafters.model import Openable
 from decoder.drafters.vocabulary import Reader, Vocabulary
 from decoder.models.hf import CausalModel
 from decoder.text import valid_ids
-from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp, ragged
 
 
 class CrossTokenizerDrafter(Drafter):
@@ -49,7 +49,7 @@ class CrossTokenizerDrafter(Drafter):
         for name, given in (("target_tokenizer", target_tokenizer), ("draft_tokenizer", draft_tokenizer)):
             if given is None:
                 raise ValueError(f"{name}=None: a draft with another tokenizer needs both tokenizers; pass them.")
-        self.model: Openable = model if hasattr(model, "open") else _own_model(model, draft_tokenizer)
+        self.model: Openable = _own_model(model, draft_tokenizer) if isinstance(model, torch.nn.Module) else model
         self.sample = sample
         self.target_vocabulary, self.draft_vocabulary = Vocabulary(target_tokenizer), Vocabulary(draft_tokenizer)
         self.vocab_size = valid_ids(target_tokenizer)[0]
@@ -63,11 +63,11 @@ class CrossTokenizerDrafter(Drafter):
         pairs |= {index: draft.specials[text] for text, index in target.specials.items() if text in draft.specials}
         if target.eos is not None and draft.eos is not None:
             pairs[target.eos] = draft.eos
-        size = int(getattr(self.model, "vocab_size", len(draft.pieces)))
+        size = self.model.vocab_size
         pairs = {ours: theirs for ours, theirs in pairs.items() if ours < self.vocab_size and theirs < size}
         if not pairs:
             raise ValueError("target and draft tokenizers share no token; use drafter='ngram' or another draft model.")
-        device = getattr(self.model, "device", "cpu")
+        device = self.model.device
         self._shared = torch.tensor([list(pairs), list(pairs.values())], device=device)
         self._to_draft = torch.zeros(self.vocab_size, dtype=torch.long, device=device)
         self._to_draft[self._shared[0]] = self._shared[1]
@@ -93,6 +93,14 @@ class CrossTokenizerDrafter(Drafter):
         recipe.vocab_size = target.vocab_size
         recipe._pair()
         return recipe
+
+    @property
+    def device(self) -> Any:
+        return self.model.device
+
+    @property
+    def can_batch(self) -> bool:  # type: ignore[override]
+        return self.model.can_batch
 
     def greedy(self) -> CrossTokenizerDrafter:
         recipe = copy.copy(self)
@@ -155,7 +163,7 @@ class CrossTokenizerDrafter(Drafter):
         self._read(contexts)
         counts = [min(pair) for pair in zip(counts, self._room(), strict=True)]
         if not any(counts):
-            return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), [0] * len(contexts))
+            return Draft.nothing(len(contexts))
         if self._warp.greedy or not self.sample:
             return self._propose_text(contexts, counts)
         return self._propose_shared(contexts, counts)
@@ -173,18 +181,18 @@ class CrossTokenizerDrafter(Drafter):
             q = self._law(logits, contexts, tokens)  # [B, 1, V]
             starts = [len(context) + i for context in contexts]
             tokens.append(self._random.draw(q, starts, [int(i < k) for k in counts]))
-            if not getattr(self._random, "coupled", False):  # with shared noise the token is no sample of q
+            if not self._random.coupled:  # with shared noise the token is no sample of q
                 laws.append(q)
         return Draft(torch.cat(tokens, dim=1), list(counts), torch.cat(laws, dim=1) if laws else None, finite)
 
     def _law(self, logits: Tensor, contexts: Sequence[Sequence[int]], tokens: Sequence[Tensor]) -> Tensor:
-        """The draft's logits [B, 1, draft V] as a law over the target's tokens [B, 1, V]: zero where not shared."""
+        """The draft's logits [B, 1, draft V] as q over the target's tokens [B, 1, V]: zero where not shared."""
         shared = logits[..., self._shared[1]]
         shared = shared.masked_fill(shared.amax(-1, keepdim=True) == -torch.inf, 0.0)  # the draft says none of them
         ours = logits.new_full((*logits.shape[:2], self.vocab_size), -torch.inf)
         ours = ours.index_copy_(-1, self._shared[0], shared)
         prefixes: Sequence[Sequence[int]] = contexts
-        if tokens and getattr(self._warp, "processors", ()):
+        if tokens and self._warp.processors:
             drafted = torch.cat(list(tokens), dim=1).tolist()
             prefixes = [[*context, *row] for context, row in zip(contexts, drafted, strict=True)]
         scores = self._warp.scores(ours, prefixes)
@@ -210,8 +218,7 @@ class CrossTokenizerDrafter(Drafter):
                     text.say(said)
                     text.open = text.open and step < min(most, 2 * text.count)  # the row's own limits, not the batch's
         found = [text.tokens for text in texts]
-        lengths = [len(tokens) for tokens in found]
-        return Draft(ragged(found).reshape(len(found), max(lengths)), lengths, None, finite)
+        return Draft(ragged(found), [len(tokens) for tokens in found], None, finite)
 
     def said(self, token: int) -> tuple[bytes | None, int | None]:
         """(text of a draft token, or None where it ends the text; the target's EOS for the draft's)."""

@@ -1,9 +1,9 @@
-"""L3: the target without some of its layers drafts for the target.
+"""The target without some of its layers drafts for the target.
 
-q is the law of the target's embeddings, a chosen subset of its layers, its final norm and its head: the very tensors
-of the target, so no second model is loaded. A prefix of the layers ("early exit", LayerSkip, arXiv 2404.16710) also
-shares the target's KV cache: the draft writes its keys and values where the target's verification will write the same
-ones, so it needs no prefill and no memory at all. Any other subset (self-speculative decoding, arXiv 2309.08168;
+q is the distribution of the target's embeddings, a chosen subset of its layers, its final norm and its head: the very
+tensors of the target, so no second model is loaded. A prefix of the layers ("early exit", LayerSkip, arXiv 2404.16710)
+also shares the target's KV cache: the draft writes its keys and values where the target's verification will write the
+same ones, so it needs no prefill and no memory at all. Any other subset (self-speculative decoding, arXiv 2309.08168;
 SWIFT, arXiv 2410.06916) has a cache of its own for its layers.
 
 Does not know which layers are good: `scripts/lab/layersearch.py` finds them on the person's prompts.
@@ -42,8 +42,8 @@ def default_layers(count: int) -> list[int]:
 class LayerSkipDrafter(ModelDrafter):
     """Drafts with some of the target's own layers.
 
-    layers: how many of the first layers, or an ascending list of layer numbers; None takes the first and
-        last quarter and every second layer between them, which is a guess: a search does better.
+    layers: how many of the first layers, or an ascending list of layer numbers. None takes the first and last quarter
+        and every second layer between them, which is a guess: `search` does better.
     sample: as for `ModelDrafter`.  share_cache: False gives a prefix a cache of its own, too.
     """
 
@@ -88,10 +88,10 @@ class LayerSkipDrafter(ModelDrafter):
 
     def attach(self, target: ModelSession) -> LayerSkipDrafter:
         """A prefix of the layers of this very target reads and writes the target's cache."""
-        if not (self.share_cache and self.is_prefix) or getattr(target, "model", None) is not self._target:
+        if not (self.share_cache and self.is_prefix) or target.model is not self._target:
             return self
         run = copy.copy(self)
-        run._lent = CausalSession(cast(CausalModel, self.model), LentCache(cast(CausalSession, target).cache))
+        run._lent = CausalSession(cast(CausalModel, self.model), LentCache(target.cache))
         return run
 
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
@@ -103,6 +103,10 @@ class LayerSkipDrafter(ModelDrafter):
 
     def _open(self, rows: int, limit: int) -> ModelSession:
         return super()._open(rows, limit) if self._lent is None else self._lent
+
+    @property
+    def kv_cache(self) -> Any:
+        return None if self._lent is not None else super().kv_cache
 
     def _prefill(self, contexts: Sequence[Sequence[int]]) -> None:
         if self._lent is None:  # otherwise the target's prefill is the draft's

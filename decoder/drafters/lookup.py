@@ -1,7 +1,7 @@
-"""L3: what drafters that look a continuation up have in common: rows, limits, patience, one padded proposal.
+"""What drafters that look a continuation up have in common: rows, limits, patience, one padded proposal.
 
-A lookup drafter holds a table per row and no model. Its proposals are functions of the row's past, so they carry no law
-(q is one-hot) and are exact under every verifier.
+A lookup drafter holds a table per row and no model. Its proposals are functions of the row's past, so they carry no
+distribution (q is one-hot) and are exact under every verifier.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from typing_extensions import Self
 
 from decoder.checks import at_least, in_range
 from decoder.drafters.patience import Patience
-from decoder.types import Draft, Drafter, RandomSource, Warp
+from decoder.types import Draft, Drafter, RandomSource, Warp, ragged
 
 
 class Table(Protocol):
@@ -33,10 +32,7 @@ class Table(Protocol):
 
 def padded_draft(found: Sequence[Sequence[int]]) -> Draft:
     """Deterministic proposals of different lengths as one `Draft`."""
-    lengths = [len(tokens) for tokens in found]
-    width = max(lengths, default=0)
-    padded = [list(tokens) + [0] * (width - len(tokens)) for tokens in found]
-    return Draft(torch.tensor(padded, dtype=torch.long).reshape(len(found), width), lengths)
+    return Draft(ragged(found), [len(tokens) for tokens in found])
 
 
 class LookupDrafter(Drafter):

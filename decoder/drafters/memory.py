@@ -1,4 +1,4 @@
-"""L3: what a suffix drafter remembers of earlier texts: bounded, shared by runs, saved as plain arrays.
+"""What a suffix drafter remembers of earlier texts: bounded, shared by runs, saved as plain arrays.
 
 Texts go into a young automaton; when it holds half of `max_tokens` it becomes the old one and the old one is
 forgotten, so that forgetting costs nothing and the newest half is always there. One lock guards all of it: runs in

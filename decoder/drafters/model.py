@@ -1,11 +1,12 @@
-"""L3: a smaller model drafts, one forward a token (Leviathan et al. 2023, arXiv 2211.17192).
+"""A smaller model drafts, one forward per token (Leviathan et al. 2023, arXiv 2211.17192).
 
-The draft samples from its own warped law q, or takes its argmax when decoding is greedy. Its cache holds
+The draft samples from its own warped distribution q, or takes its argmax when decoding is greedy. Its cache holds
 what it has fed itself; after full acceptance it lacks its own last token, and then feeds two.
 
-Drafting may stop early where the draft is unsure: max q of the next law below `stop_below`. That is decided before
-the token is sampled, so whether a position is drafted depends on the past and on q only and the law stays exact;
-dropping a token once it is sampled would not be. It costs a host read for each drafted token.
+Drafting may stop early where the draft is unsure: where max q of the next token is below `stop_below`. That is decided
+before the token is sampled, so whether a position is drafted depends on the past and on q only, and the output
+distribution stays exact; dropping a token once it is sampled would change it. It costs a host read for each drafted
+token.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from torch import Tensor
 from typing_extensions import Self
 
 from decoder.checks import in_range
-from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp
+from decoder.types import Draft, Drafter, ModelSession, RandomSource, Warp, ragged
 
 
 class Openable(Protocol):
-    """A model that can start a run: `models.hf.CausalModel` or a table."""
+    """A model that can start a run: `models.hf.CausalModel` or a table.
 
+    vocab_size: V of its logits.   embedding_size: ids it can read.   context_length: positions; None without a limit.
+    device: where its logits are.   can_batch: whether rows of different lengths may share a run.
+    """
+
+    vocab_size: int
+    embedding_size: int
     context_length: int | None
+    device: torch.device
+    can_batch: bool
 
     def open(self, rows: int, limit: int, cache: Any = None) -> ModelSession: ...
-
-
-def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of ids, padded on the right with 0 -> [B, m]."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.long)
 
 
 def check_threshold(value: Any) -> float:
@@ -45,7 +48,7 @@ class ModelDrafter(Drafter):
     """Drafts with a causal model of the target's vocabulary.
 
     sample: draw from q (the default when the target samples); False drafts greedily, and says so by giving no q.
-    stop_below: [0, 1); stop drafting for a row where its next law's largest probability is below; 0 never stops.
+    stop_below: [0, 1); stop drafting for a row where its largest probability of the next token is below; 0 never stops.
     """
 
     name = "model"
@@ -55,7 +58,7 @@ class ModelDrafter(Drafter):
     _deferred = False
 
     def __init__(self, model: Openable, *, sample: bool = True, stop_below: float = 0.0) -> None:
-        self.model = model
+        self.model: Openable = model
         self.sample = sample
         self.stop_below = check_threshold(stop_below)
         self._session: ModelSession | None = None
@@ -67,6 +70,18 @@ class ModelDrafter(Drafter):
         if draft is None:
             raise ValueError("drafter='model' needs a draft model; give draft_model_name, or use drafter='ngram'.")
         return cls(draft)
+
+    @property
+    def device(self) -> Any:
+        return self.model.device
+
+    @property
+    def can_batch(self) -> bool:  # type: ignore[override]
+        return bool(self.model.can_batch)
+
+    @property
+    def kv_cache(self) -> Any:
+        return None if self._session is None else self._session.cache
 
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> Self:
         """Open a run and prefill the prompts."""
@@ -104,7 +119,6 @@ class ModelDrafter(Drafter):
         return recipe
 
     def with_cache(self, cache: Any) -> Self:
-        """The same recipe, continuing from the cache of an earlier turn."""
         recipe = copy.copy(self)
         recipe._cache = cache
         return recipe
@@ -155,24 +169,24 @@ class ModelDrafter(Drafter):
             else:
                 peak = q.amax(-1)
                 token = self._random.draw(q, [len(context) + i for context in contexts], [int(i < k) for k in counts])
-                if not getattr(self._random, "coupled", False):  # with shared noise the token is no sample of q
+                if not self._random.coupled:  # with shared noise the token is no sample of q
                     laws.append(q)
             peaks.append(peak)
             tokens.append(token)
         self._width = len(tokens)
         if not tokens:
-            return Draft(torch.zeros(len(contexts), 0, dtype=torch.long), counts)
+            return Draft.nothing(len(contexts))
         finite = torch.isfinite(torch.cat(peaks, dim=1)).all(1)
         return Draft(torch.cat(tokens, dim=1), counts, torch.cat(laws, dim=1) if laws else None, finite)
 
     def _stop_unsure(self, q: Tensor, counts: Sequence[int], i: int) -> list[int]:
-        """Rows whose next law q [B, 1, V] has no likely token draft no further than i: known before any is sampled."""
+        """Rows whose q [B, 1, V] has no likely token draft no further than i: known before any is sampled."""
         peaks = q.amax((1, 2)).tolist()
         return [min(k, i) if peak < self.stop_below else k for k, peak in zip(counts, peaks, strict=True)]
 
     @property
     def _remembers(self) -> bool:
-        return bool(getattr(self._warp, "processors", ()))
+        return bool(self._warp.processors)
 
     def _score(self, logits: Tensor, contexts: Sequence[Sequence[int]], drafted: Tensor | None) -> Tensor:
         """Processed scores after the drafted prefix."""

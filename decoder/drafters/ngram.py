@@ -1,4 +1,4 @@
-"""L3: prompt lookup: propose what followed earlier where the text ended as it ends now.
+"""Prompt lookup: propose what followed earlier where the text ended as it ends now.
 
 The longest suffix of max_n ... min_n tokens that occurred before is looked up, longest first; of the tokens that
 followed it the most frequent one or the most recent one is taken, and the text after its last occurrence is copied

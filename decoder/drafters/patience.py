@@ -1,4 +1,4 @@
-"""L3: how far a lookup's proposal is worth verifying: cut where it will hardly hold, silent where it does not pay.
+"""How far a lookup's proposal is worth verifying: cut where it will hardly hold, silent where it does not pay.
 
 Every proposal of a table is compared with the text that really came, whether or not it was put before the target: a
 lookup costs microseconds, so a silent drafter goes on proposing to itself and no verification is spent on probing. Per
@@ -9,8 +9,8 @@ tokens that held after it,
 
 so token i of a proposal holds with chance first * further^(i-1). It is proposed while that is at least `min_chance`,
 and the whole proposal only if the chances of what is left of it sum to `min_gain`. Both are functions of the committed
-text alone, hence of the past, so the decision keeps the target's law; and they do not depend on what another drafter
-proposed in between.
+text alone, hence of the past, so the decision keeps the output distribution; and they do not depend on what another
+drafter proposed in between.
 
 The hopes that each kind begins with are what longest matches were worth in 256 greedy tokens of SmolLM2-135M-Instruct
 on each of forty prompts of six kinds: they matter for the first dozen proposals of a text.

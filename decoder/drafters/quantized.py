@@ -1,9 +1,9 @@
-"""L3: the target with 8- or 4-bit weights drafts for the target.
+"""The target with 8- or 4-bit weights drafts for the target.
 
 No second checkpoint: the narrow copy is made from the target when the decoder is built, and shares with it every
-tensor that stays as it is (embeddings, norms, biases, the weights used for long inputs). q is the copy's own law, so
-rounding costs acceptance and never exactness. What it costs: `nbytes` of memory beside the target, and one reading of
-the narrow weights a drafted token.
+tensor that stays as it is (embeddings, norms, biases, the weights used for long inputs). q is the copy's own
+distribution, so rounding costs acceptance and never exactness. What it costs: `nbytes` of memory beside the target, and
+one reading of the narrow weights per drafted token.
 
 Does not know the kernels: see `models.quantize`. CPU only.
 """

@@ -1,4 +1,4 @@
-"""L3: Token Recycling: reuse what the target said after a token the last time it read that token.
+"""Token Recycling: reuse what the target said after a token the last time it read that token.
 
 Every forward of the target yields its likeliest next token after each token it read, drafted and rejected ones
 included. They fill an adjacency table token -> token, and the draft is the chain
@@ -72,7 +72,7 @@ class RecycleDrafter(LookupDrafter):
     """Chains of the target's own earlier first choices. Deterministic, needs no model.
 
     memory: True keeps the table for later calls of this recipe. A seed then no longer fixes a sampled text: what was
-        learnt decides where drafts are tried (the law stays).
+        learnt decides where drafts are tried (the output distribution stays).
     max_k, min_gain, min_chance: see `LookupDrafter`.
     """
 

@@ -1,12 +1,12 @@
-"""L3: a draft whose head is cut to N tokens (FR-Spec, arXiv 2502.14856).
+"""A draft whose head is cut to N tokens (FR-Spec, arXiv 2502.14856).
 
 With a vocabulary of 50,000 or more, the head is a large part of a small draft's step, and nearly all text is made of
 few tokens. The copy's head keeps N rows; the logits of the rest are -inf, so
 
     q(x) = softmax over the N tokens, 0 elsewhere,
 
-which is an honest law like any other: a token outside comes from the target's residual. Everything but the N rows is
-shared with the draft it is made from. Knows no text, except to count tokens in it.
+which is as honest a distribution as any other: a token outside comes from the target's residual. Everything but the N
+rows is shared with the draft it is made from. Knows no text, except to count tokens in it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class ReducedModel:
 
     def __init__(self, inner: Openable, tokens: Sequence[int], vocab_size: int) -> None:
         self.inner = inner
-        self.tokens = torch.tensor(list(tokens), device=getattr(inner, "device", "cpu"))  # [N]
-        self.vocab_size = vocab_size
+        self.tokens = torch.tensor(list(tokens), device=inner.device)  # [N]
+        self.vocab_size = self.embedding_size = vocab_size
         self.context_length = inner.context_length
-        self.device = getattr(inner, "device", torch.device("cpu"))
-        self.can_batch = bool(getattr(inner, "can_batch", True))
+        self.device = inner.device
+        self.can_batch = inner.can_batch
 
     def open(self, rows: int, limit: int, cache: Any = None) -> ReducedSession:
         return ReducedSession(self, self.inner.open(rows, limit, cache))
@@ -71,9 +71,9 @@ class ReducedSession:
     """A run of a `ReducedModel`."""
 
     def __init__(self, model: ReducedModel, inner: ModelSession) -> None:
-        self._model, self._inner = model, inner
+        self.model, self._inner = model, inner
         self.vocab_size = model.vocab_size
-        self._readable = int(getattr(model.inner, "embedding_size", model.vocab_size))
+        self._readable = model.inner.embedding_size
 
     @property
     def lengths(self) -> list[int]:
@@ -81,14 +81,14 @@ class ReducedSession:
 
     @property
     def cache(self) -> Any:
-        return cast(Any, self._inner).cache
+        return self._inner.cache
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
-        if self._readable < self.vocab_size:  # a draft that lacks an id reads another instead: still a valid law
+        if self._readable < self.vocab_size:  # a draft that lacks an id reads another instead: q stays honest
             tokens = tokens.masked_fill(tokens >= self._readable, 0)
         logits = self._inner.feed(tokens, starts, at)  # [B, n, N]
         whole = logits.new_full((*logits.shape[:2], self.vocab_size), -torch.inf)
-        return whole.index_copy_(-1, self._model.tokens.to(logits.device), logits)
+        return whole.index_copy_(-1, self.model.tokens.to(logits.device), logits)
 
     def commit(self, lengths: Sequence[int]) -> None:
         self._inner.commit(lengths)

@@ -1,4 +1,4 @@
-"""L3: the longest suffix of the text that occurred before, continued by what followed it most often.
+"""The longest suffix of the text that occurred before, continued by what followed it most often.
 
 A suffix automaton over prompt and output finds the match in amortised O(1) a token, however long the text. With a
 memory, earlier generations of the same decoder are searched too; the longest match wins, the row's own text on a
@@ -63,7 +63,8 @@ class SuffixDrafter(LookupDrafter):
     min_match: shortest match to draft from.   growth: drafted tokens per matched token, at most.
     min_prob: least product of relative frequencies along the draft.
     memory: True remembers earlier generations of this recipe; a `SuffixMemory` may be loaded and shared. A seed
-        then no longer fixes a sampled text: what is remembered decides where drafts are tried (the law stays).
+        then no longer fixes a sampled text: what is remembered decides where drafts are tried. The output distribution
+        stays.
     max_k, min_gain, min_chance: see `LookupDrafter`.
     """
 

@@ -1,4 +1,4 @@
-"""L3: what the tokens of a tokenizer spell, in bytes, and text back into tokens: the common ground of two tokenizers.
+"""What the tokens of a tokenizer spell, in bytes, and text back into tokens: the common ground of two tokenizers.
 
 Bytes, because a token may end inside a character: a byte-level vocabulary cuts an emoji anywhere. Tokens that spell no
 text (BOS, EOS, chat markers) have no bytes. Knows byte-level BPE (GPT-2's alphabet), SentencePiece's spelling of

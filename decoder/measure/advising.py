@@ -230,4 +230,6 @@ def advise(
         raise TypeError(f"drafters={drafters!r} must be a list of names or Drafter objects, as in ['ngram'].")
     chosen: list[str | Drafter] = [spec.drafter, "ngram"] if drafters is None else list(drafters)
     found = {recipe.name: recipe for recipe in (spec.drafter_for(each) for each in chosen)}
-    return advice_on(spec, spec.target_model, found, request.rows, options, repeats=repeats)  # type: ignore[arg-type]
+    decoding: Any = spec  # its overloads say more than is needed here
+    prompt_ids = [row.tokens for row in request.rows]
+    return advice_on(decoding, spec.target_model, found, prompt_ids, options, repeats=repeats)

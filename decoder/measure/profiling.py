@@ -166,7 +166,7 @@ def profile_of(run: Run, request: Request, *, widths: Sequence[int] = WIDTHS, re
     for name in _REFUSED:
         if getattr(request, name):
             raise ValueError(f"profile() does not take {name}=; it runs the prompt several times. Leave it out.")
-    prompt = request.rows[0]
+    prompt = request.rows[0].tokens
     target = forward_cost(run.target, prompt, widths=widths, repeats=repeats)
     model: Any = getattr(run.drafter, "model", None)
     draft = forward_cost(model, prompt, widths=widths, repeats=repeats) if hasattr(model, "open") else None

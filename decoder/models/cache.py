@@ -1,4 +1,4 @@
-"""L1: the KV cache, addressed by position, and all knowledge of transformers' cache interface.
+"""The KV cache, addressed by position, and all knowledge of transformers' cache interface.
 
 One preallocated buffer per layer, grown by doubling. Every row writes at its own positions and a query at position t
 sees the slots 0 ... t, so slot j of a row always holds token j of its sequence. Rolling back is moving a number; a
@@ -11,14 +11,17 @@ Supports transformers >= 5.17, < 6: there `Cache` takes a list of layers, and th
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from typing_extensions import Self
 
 _ROOM = 64  # slots beyond the first forward, so that short texts never regrow
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what a position-addressed buffer can serve
@@ -32,7 +35,7 @@ class _Write:
     count: int = 0
     limit: int = 0  # no row will ever need a slot at or beyond this
     index: Tensor | None = None  # [B, m] slots of a ragged write
-    pinned: int = 0  # when set, every forward reads this many slots, so that all have one shape
+    pinned: int = 0  # when set, a forward reads this many slots, so that all have one shape
     reserved: int = 0  # every buffer has at least this many slots, so that its shape never changes
 
     @property
@@ -83,11 +86,12 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [B, H, m, D] at each row's positions; return all slots any row may see."""
         write = self._write
+        end = write.end
+        seen = max(end, write.pinned)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif write.seen > self.keys.shape[2]:
+        elif seen > self.keys.shape[2]:
             self._grow()
-        end = write.end
         if write.index is None:
             start = end - write.count
             self.keys.narrow(2, start, write.count).copy_(key_states)
@@ -96,7 +100,6 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
             slots = write.index.to(key_states.device)[:, None, :, None]  # [B, 1, m, 1]
             self.keys.scatter_(2, slots.expand_as(key_states), key_states)
             self.values.scatter_(2, slots.expand_as(value_states), value_states)
-        seen = max(end, write.pinned)
         return self.keys.narrow(2, 0, seen), self.values.narrow(2, 0, seen)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -119,10 +122,11 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
 class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
     """The cache of one run over B rows. `place` before a forward, `commit` after the verdict.
 
-    lengths: committed positions per row.
+    lengths: committed positions per row.   model: whose keys and values it holds.
     """
 
-    def __init__(self, layers: int, rows: int, limit: int) -> None:
+    def __init__(self, layers: int, rows: int, limit: int, model: Any = None) -> None:
+        self.model = model
         self._write = _Write([0] * rows, 0, limit)
         self.lengths = [0] * rows
         self._written = [0] * rows  # committed and provisional positions
@@ -157,9 +161,14 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         self._write.starts = [self._write.starts[row] for row in rows]
         self._write.index = None
 
-    def pin(self, slots: int) -> None:
-        """From now on every forward reads this many slots, whatever it writes; 0 ends that."""
+    @contextmanager
+    def pinned_to(self, slots: int) -> Iterator[None]:
+        """While this lasts, a forward reads this many slots, whatever it writes."""
         self._write.pinned = slots
+        try:
+            yield
+        finally:
+            self._write.pinned = 0
 
     @property
     def pinned(self) -> int:
@@ -180,6 +189,20 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """A continued conversation may grow further than the first turn."""
         self._write.limit = max(self._write.limit, limit)
 
+    def copy_into(self, other: Cache) -> None:
+        """Leave in an empty cache of transformers what its own loop would have: the committed tokens of one row."""
+        for index, layer in enumerate(self.layers):
+            if layer.is_initialized:
+                states = (part.narrow(2, 0, self.lengths[0]) for part in (layer.keys, layer.values))
+                other.update(*states, index)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Buffers of its own; the model is what it holds the states of, and stays the same object."""
+        memo[id(self.model)] = self.model
+        memo[id(self)] = twin = type(self).__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
@@ -198,6 +221,7 @@ class LentCache(PositionCache):
 
     def __init__(self, owner: PositionCache) -> None:
         Cache.__init__(self, layers=owner.layers)
+        self.model = owner.model
         self._owner, self._write = owner, owner._write
         self._written = list(owner.lengths)
 
@@ -246,44 +270,40 @@ class FixedCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
 
 def attention_mask(
-    starts: Sequence[int], count: int, window: int | None, device: torch.device, slots_seen: int = 0
+    starts: Sequence[int], count: int, window: int | None, device: torch.device, least_slots: int = 0
 ) -> Tensor:
     """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
     positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
-    slots = torch.arange(max(max(starts) + count, slots_seen), device=device)
+    slots = torch.arange(max(max(starts) + count, least_slots), device=device)
     seen = slots <= positions[..., None]
     if window is not None:
         seen &= slots > positions[..., None] - window
     return seen[:, None]
 
 
-def cache_argument(model: Any) -> str:
-    """The name under which this model's forward takes its cache."""
+def cache_argument(model: Any) -> str | None:
+    """The name under which this model's forward takes its cache; None where it takes none."""
     names = inspect.signature(model.forward).parameters
-    for name in ("cache", "past_key_values"):
-        if name in names:
-            return name
-    raise ValueError(
-        f"{type(model).__name__}.forward takes neither cache nor past_key_values, so its state cannot be rolled back; "
-        "use a decoder-only attention model."
-    )
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 
 def check_rollback(model: Any, role: str) -> None:
     """Refuse, before anything runs, a model whose state is not addressed by position.
 
     Raises:
-        ValueError: encoder-decoder models; recurrent, convolutional or otherwise stateful models.
+        ValueError: encoder-decoder models; recurrent, convolutional or otherwise stateful models; models whose forward
+            takes no cache.
     """
     config = model.config.get_text_config(decoder=True)
     kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{kind} is an encoder-decoder model; speculative decoding here needs a decoder-only model.")
     unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if getattr(model, "_is_stateful", False) or unknown:
-        why = f"layers of type {unknown}" if unknown else "recurrent state"
+    stateful = getattr(model, "_is_stateful", False)
+    if stateful or unknown or cache_argument(model) is None:
+        other = "recurrent state" if stateful else "a forward without a cache argument"
+        why = f"layers of type {unknown}" if unknown else other
         raise ValueError(
             f"{kind} has {why}, whose state cannot be rolled back after a rejected draft; "
             "use a model with full or sliding-window attention only, or transformers' own generate()."
         )
-    cache_argument(model)

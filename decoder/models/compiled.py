@@ -1,4 +1,4 @@
-"""L2: `compile=True`: forwards behind the prefill through `torch.compile`, in static shapes.
+"""`compile=True`: forwards behind the prefill through `torch.compile`, in static shapes.
 
 The whole model is one graph for each block size m (1 ... `WIDEST` tokens of one row). Buffers have a power of two of
 slots from the start, every forward reads all of them under an explicit mask, and tokens are written at the slots of a
@@ -33,13 +33,12 @@ from torch import Tensor
 
 from decoder.models.cache import FixedCache, PositionCache
 from decoder.models.hf import BATCHED_FAMILIES, CausalModel, CausalSession
+from decoder.models.probe import allowed_error
 
 WIDEST = 17
 PATIENCE = 3
 LEAST_SLOTS = 256
 BACKEND = "inductor"
-# gpt_neo windows its local layers by the end of the buffers, not by the mask.
-COMPILED_FAMILIES = BATCHED_FAMILIES - {"gpt_neo"}
 
 Key = tuple[int, int]  # block size, slots
 Forward = Callable[..., Tensor]
@@ -68,7 +67,7 @@ def why_not(model: CausalModel) -> str | None:
     """What keeps a model from being compiled here, with the remedy."""
     config = model.model.config
     kind = config.get_text_config(decoder=True).model_type
-    if kind not in COMPILED_FAMILIES:
+    if kind not in BATCHED_FAMILIES:  # tested here, too. gpt_neo would be wrong: it windows by the end of the buffers
         return f"model_type={kind!r} is not among the families it is tested for; leave compile=False"
     if config._attn_implementation not in ("eager", "sdpa"):
         return f"attn_implementation={config._attn_implementation!r} takes no explicit mask; load it with 'sdpa'"
@@ -157,12 +156,12 @@ class CompiledModel(CausalModel):
         kind = type(self.model).__name__
         warnings.warn(f"compile=True: the {self.role} {kind} runs eager: {why}.", RuntimeWarning, stacklevel=3)
 
-    def open(self, rows: int, limit: int, cache: PositionCache | None = None, fixed_width: int = 0) -> CausalSession:
-        session = super().open(rows, limit, cache, fixed_width)
+    def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
+        session = super().open(rows, limit, cache)
         if self._eager:
             return session
         if rows == 1:
-            session.cache.reserve(slots_for(limit + fixed_width))
+            session.cache.reserve(slots_for(limit))
             self._runs[session.cache] = _Run()
         elif not self._told_of_rows:
             self._told_of_rows = True
@@ -172,6 +171,12 @@ class CompiledModel(CausalModel):
                 stacklevel=2,
             )
         return session
+
+    def check_recordable(self) -> None:
+        if not self._eager:
+            raise ValueError(
+                "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
+            )
 
     def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
         run = self._runs.get(cache)
@@ -232,7 +237,7 @@ class CompiledModel(CausalModel):
                 self._pool = torch.cuda.graph_pool_handle()
             captured = Captured(forward, inputs, slots, self._pool)
             error = relative_error(captured(inputs, slots), truth)
-            if not error <= _allowed(truth.dtype):
+            if not error <= allowed_error(truth.dtype):
                 raise ValueError(f"replayed logits differ by {error:.1%}")
             run.captured[place] = captured
         except (RuntimeError, ValueError) as problem:
@@ -250,15 +255,10 @@ class CompiledModel(CausalModel):
         )
         found = compiled(self.model, self._cache_name, inputs, FixedCache(cache, slots))[:, : truth.shape[1]]
         error = relative_error(found, truth)
-        if not error <= _allowed(truth.dtype):
+        if not error <= allowed_error(truth.dtype):
             raise WrongLogits(f"compiled logits differ from eager ones by {error:.1%}")
         self._graphs[key] = compiled
         return found
-
-
-def _allowed(dtype: torch.dtype) -> float:
-    """Relative error of logits that rounding explains, as in `models.probe`."""
-    return 1e-3 if dtype in (torch.float32, torch.float64) else 0.1
 
 
 def _explain(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""L2: a Hugging Face causal model as the loop sees it: tokens at positions in, logits out.
+"""A Hugging Face causal model as the loop sees it: tokens at positions in, logits out.
 
 Knows devices, dtypes, masks and heads; does not know what is drafted, verified or sampled.
 """
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoder.models.attention import grouped_heads
+from decoder.clock import clock_for
 from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
-from decoder.models.inputs import Inputs
-from decoder.models.probe import check_cached_equals_uncached, check_no_dropout
+from decoder.models.features import FeatureTape, feature_modules, recorded
+from decoder.models.inputs import Inputs, grouped_heads
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
@@ -58,6 +58,24 @@ def input_device(model: Any) -> torch.device:
     return torch.device(f"cuda:{device}" if isinstance(device, int) else device)
 
 
+def check_no_dropout(model: Any, role: str) -> None:
+    """A model in training mode draws dropout masks: it has no distribution of its own, and no cache would repeat it.
+
+    Raises:
+        ValueError: naming the model and the remedy.
+    """
+    if not model.training:
+        return
+    config = model.config.get_text_config(decoder=True)
+    rates = [value for name, value in vars(config).items() if name.endswith(("dropout", "pdrop", "dropout_rate"))]
+    modules = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    if any(isinstance(rate, float) and rate > 0 for rate in (*rates, *modules)):
+        raise ValueError(
+            f"{role} {type(model).__name__} is in training mode with dropout, so that its law changes with every "
+            "forward; call .eval() on it first."
+        )
+
+
 class CausalModel:
     """A loaded model plus what the loop must know of it. Shared by all runs; holds no run's state.
 
@@ -77,6 +95,7 @@ class CausalModel:
         self.banned = tuple(banned)
         self.context_length = context_length(model)
         self.device = input_device(model)
+        self.clock = clock_for(self.device)
         config = model.config.get_text_config(decoder=True)
         self.layers = int(config.num_hidden_layers)
         self.can_batch = config.model_type in BATCHED_FAMILIES and model.config._attn_implementation in (
@@ -93,13 +112,15 @@ class CausalModel:
             and not self._windowed
             and model.config._attn_implementation == "sdpa"
         )
-        self._cache_name = cache_argument(model)
+        self._cache_name = str(cache_argument(model))  # there is one, says `check_rollback`
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
         self._prepared = Inputs(self.context_length, self.device)
         self._banned = torch.tensor(self.banned, dtype=torch.long, device=self.device)
         if config.model_type not in BATCHED_FAMILIES | SINGLE_FAMILIES:
+            from decoder.models.probe import check_cached_equals_uncached
+
             kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
             known = min(self.vocab_size, self.embedding_size)
             check_cached_equals_uncached(lambda limit: self.open(1, limit), self._uncached, known, model.dtype, kind)
@@ -108,27 +129,26 @@ class CausalModel:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
         return self.fit_vocabulary(logits)
 
-    def open(self, rows: int, limit: int, cache: PositionCache | None = None, fixed_width: int = 0) -> CausalSession:
-        """A run over `rows` rows, none longer than `limit` tokens; `cache` continues an earlier one.
+    def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
+        """A run over `rows` rows, none longer than `limit` tokens.
 
-        fixed_width: when set, every forward after the first has this many tokens and reads `limit + fixed_width` slots.
+        cache: that of an earlier run, which is continued if it was one of this model.
         """
-        if cache is None:
-            cache = PositionCache(self.layers, rows, limit)
+        if cache is None or cache.model is not self.model:
+            cache = PositionCache(self.layers, rows, limit, self.model)
         else:
             cache.extend_limit(limit)
-            cache.pin(0)
-        return CausalSession(self, cache, fixed_width, limit + fixed_width)
+        return CausalSession(self, cache)
 
-    def masks(self, starts: Sequence[int], count: int, slots_seen: int = 0) -> Tensor | dict[str, Tensor] | None:
-        """Explicit masks; None lets the library make the plain causal one."""
-        if len(set(starts)) == 1 and not slots_seen:
+    def masks(self, starts: Sequence[int], count: int, least_slots: int = 0) -> Tensor | dict[str, Tensor] | None:
+        """Explicit masks over at least so many slots; None lets transformers make the plain causal one."""
+        if len(set(starts)) == 1 and not least_slots:
             return self._prepared.causal_mask(starts[0], count) if self._plain_masks else None
         kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
         masks = {}
         for kind in kinds:
             window = self._window if kind == "sliding_attention" else None
-            seen = attention_mask(starts, count, window, self.device, slots_seen)
+            seen = attention_mask(starts, count, window, self.device, least_slots)
             if self.model.config._attn_implementation == "eager":  # eager adds its mask to the scores
                 dtype = self.model.dtype
                 seen = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(
@@ -154,6 +174,9 @@ class CausalModel:
             logits = logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]
         return logits
 
+    def check_recordable(self) -> None:
+        """Whether hooks see the hidden states of every forward; raises ValueError where they do not."""
+
     def fit_vocabulary(self, logits: Tensor) -> Tensor:
         """Cut or pad the head [B, n, head] to [B, n, V]; ids the tokenizer lacks get -inf."""
         missing = self.vocab_size - logits.shape[-1]
@@ -169,54 +192,47 @@ class CausalModel:
 class CausalSession:
     """One run of one model: implements `ModelSession` over a `PositionCache`."""
 
-    def __init__(self, model: CausalModel, cache: PositionCache, fixed_width: int = 0, slots: int = 0) -> None:
-        self._model = model
-        self._fixed_width, self._slots = fixed_width, slots
-        self.cache = cache
+    def __init__(self, model: CausalModel, cache: PositionCache) -> None:
+        self.model, self.cache = model, cache
         self.vocab_size = model.vocab_size
-        self.forwards = 0
+        self._tape: FeatureTape | None = None
 
-    @property
-    def model(self) -> CausalModel:
-        return self._model
+    def record(self, layers: Sequence[int]) -> FeatureTape:
+        """From now on every forward leaves these layers' hidden states on the tape returned.
+
+        Raises:
+            ValueError: layers that the model has not, or forwards that cannot be watched.
+        """
+        self.model.check_recordable()
+        self._tape = FeatureTape(feature_modules(self.model.model, layers))
+        return self._tape
+
+    def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor) -> Tensor:
+        if self._tape is None:
+            return self.model.call(tokens, starts, self.cache, keep)
+        with recorded(self._tape.modules) as found:
+            logits = self.model.call(tokens, starts, self.cache, keep)
+        self._tape.add(starts, found.states)
+        return logits
 
     @property
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
     def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
-        model = self._model
+        model = self.model
         tokens = tokens.to(model.device)
-        if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: still a valid law
+        if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: q stays honest
             tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
-        if self._fixed_width and self.forwards:
-            return self._feed_fixed(tokens, starts, at)
         self.cache.place(starts, tokens.shape[1])
-        self.forwards += 1
         if at is None:
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 0))
+            return model.fit_vocabulary(self._call(tokens, starts, 0))
         if all(index == tokens.shape[1] - 1 for index in at):
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 1))
+            return model.fit_vocabulary(self._call(tokens, starts, 1))
         wanted = sorted(set(at))
-        logits = model.call(tokens, starts, self.cache, torch.tensor(wanted, device=model.device))  # [B, U, V]
+        logits = self._call(tokens, starts, torch.tensor(wanted, device=model.device))  # [B, U, V]
         column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
         return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
-
-    def _feed_fixed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None) -> Tensor:
-        """The same forward, padded to one fixed shape: the kernels then reduce in the same order for every k.
-
-        Padding sits at later positions, so no real token sees it, and what it writes is overwritten before it is read.
-        """
-        width = tokens.shape[1]
-        assert width <= self._fixed_width, f"{width} tokens do not fit into a fixed width of {self._fixed_width}"
-        self.cache.pin(self._slots)
-        self.cache.place(starts, self._fixed_width)
-        self.forwards += 1
-        padded = torch.nn.functional.pad(tokens, (0, self._fixed_width - width))
-        logits = self._model.fit_vocabulary(self._model.call(padded, starts, self.cache, 0))[:, :width]
-        if at is None:
-            return logits
-        return logits[torch.arange(len(at), device=logits.device), torch.tensor(at, device=logits.device)].unsqueeze(1)
 
     def commit(self, lengths: Sequence[int]) -> None:
         self.cache.commit(lengths)

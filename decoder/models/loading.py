@@ -1,4 +1,4 @@
-"""L2: from names to loaded models and tokenizers: hub names, local folders, GGUF files.
+"""From names to loaded models and tokenizers: hub names, local folders, GGUF files.
 
 Placement is accelerate's (`device_map`, `max_memory`, `offload_folder`). No remote code runs unless asked for.
 """

@@ -1,4 +1,4 @@
-"""L2: `packed=True`: the matrices of linear layers once more, in oneDNN's own blocked layout, on the CPU.
+"""`packed=True`: the matrices of linear layers once more, in oneDNN's own blocked layout, on the CPU.
 
     y = x W^T + b        the same product; only where W's numbers lie in memory differs
 

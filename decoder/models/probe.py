@@ -1,4 +1,4 @@
-"""L2: does a model's cached forward equal its uncached one? Asked of the model itself, before the first token.
+"""Does a model's cached forward equal its uncached one? Asked of the model itself, before the first token.
 
 Families with tests of their own need no probe. Any other decoder-only model may do things with its cache that its
 signature does not show (copy layers, skip some, keep a state beside it), so it is tried on a few tokens: prefill, a
@@ -16,8 +16,8 @@ _TOKENS = 9
 _KEPT = 5
 
 
-def _allowed(dtype: torch.dtype) -> float:
-    """Relative error that rounding explains; a lost or stale state gives errors from a few percent up to 1."""
+def allowed_error(dtype: torch.dtype) -> float:
+    """Relative error of logits that rounding explains; a lost or stale state gives a few percent up to 1."""
     return 0.001 if dtype in (torch.float32, torch.float64) else 0.1
 
 
@@ -49,24 +49,6 @@ def probe_error(open_session: Any, uncached: Any, vocab_size: int) -> float:
     return float(errors.median())
 
 
-def check_no_dropout(model: Any, role: str) -> None:
-    """A model in training mode draws dropout masks: it has no law of its own, and no cache would repeat it.
-
-    Raises:
-        ValueError: naming the model and the remedy.
-    """
-    if not model.training:
-        return
-    config = model.config.get_text_config(decoder=True)
-    rates = [value for name, value in vars(config).items() if name.endswith(("dropout", "pdrop", "dropout_rate"))]
-    modules = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    if any(isinstance(rate, float) and rate > 0 for rate in (*rates, *modules)):
-        raise ValueError(
-            f"{role} {type(model).__name__} is in training mode with dropout, so that its law changes with every "
-            "forward; call .eval() on it first."
-        )
-
-
 def check_cached_equals_uncached(
     open_session: Any, uncached: Any, vocab_size: int, dtype: torch.dtype, kind: str
 ) -> None:
@@ -80,5 +62,5 @@ def check_cached_equals_uncached(
         error = probe_error(open_session, uncached, vocab_size)
     except (RuntimeError, TypeError, IndexError, AttributeError, KeyError) as problem:
         raise ValueError(f"{kind} fails with a position-addressed cache ({problem!s:.120}); {remedy}") from problem
-    if not error <= _allowed(dtype):  # NaN, too
+    if not error <= allowed_error(dtype):  # NaN, too
         raise ValueError(f"{kind}: cached logits differ from uncached ones by {error:.0%}; {remedy}")

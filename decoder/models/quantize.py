@@ -1,4 +1,4 @@
-"""L2: weights in 8 or 4 bits for the matrices a decoding step reads, on the CPU.
+"""Weights in 8 or 4 bits for the matrices a decoding step reads, on the CPU.
 
 A decoding step on a CPU is bound by the bytes of the weights, so a copy with narrow weights is a faster model of the
 same thing. Weights are rounded to nearest, without calibration data (the baseline of GPTQ, arXiv 2210.17323):

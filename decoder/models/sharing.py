@@ -1,4 +1,4 @@
-"""L2: a second module tree over the same tensors: the frame of every draft that is made out of its target.
+"""A second module tree over the same tensors: the frame of every draft that is made out of its target.
 
 `weight_sharing_copy` copies modules and configuration, never a parameter or buffer. `layer_subset` then leaves layers
 out of the copy, `find_layers` says where a model keeps them. `RearrangedLinear` stands in a copy for a linear layer

@@ -1,4 +1,4 @@
-"""L2: where the bundled model pair lies: a small storyteller and its one-layer draft, trained by this project.
+"""Where the bundled model pair lies: a small storyteller and its one-layer draft, trained by this project.
 
 `scripts/train_tiny_pair.py` made it; the model card is `decoder/models/tiny/README.md`.
 """

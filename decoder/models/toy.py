@@ -1,6 +1,6 @@
-"""L2: toy models: exact tables for enumeration, and tiny random Hugging Face models for real caches.
+"""Toy models: exact tables for enumeration, and tiny random Hugging Face models for real caches.
 
-A table model's next-token law is a function of the last two tokens, so that any slip of position, cache or
+A table model's next-token distribution is a function of the last two tokens, so that any slip of position, cache or
 context changes the result.
 """
 
@@ -25,7 +25,7 @@ class TableModel:
         if table.ndim != 3 or len(set(table.shape)) != 1:
             raise ValueError(f"table of shape {tuple(table.shape)} must be [V, V, V].")
         self.table = table
-        self.vocab_size = int(table.shape[0])
+        self.vocab_size = self.embedding_size = int(table.shape[0])
         self.device = table.device
 
     @classmethod
@@ -45,8 +45,10 @@ class TableModel:
 class TableSession:
     """A run of a table model, with a "cache" that keeps whatever was written, so that stale entries show."""
 
+    cache: Any = None
+
     def __init__(self, model: TableModel, rows: int) -> None:
-        self._model = model
+        self.model = model
         self._held: list[list[int]] = [[] for _ in range(rows)]
         self.vocab_size = model.vocab_size
         self.lengths = [0] * rows
@@ -58,7 +60,7 @@ class TableSession:
         count = tokens.shape[1]
         before = torch.tensor([[0, *row][start : start + count] for row, start in zip(self._held, starts, strict=True)])
         now = torch.tensor([row[start : start + count] for row, start in zip(self._held, starts, strict=True)])
-        logits = self._model.table[before, now]  # [B, m, V]
+        logits = self.model.table[before, now]  # [B, m, V]
         return logits if at is None else logits[torch.arange(len(at)), torch.tensor(list(at))].unsqueeze(1)
 
     def commit(self, lengths: Sequence[int]) -> None:
@@ -96,7 +98,7 @@ def toy_model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
     try:
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():  # sharpen: default initialisation gives laws too flat to tell faults apart
+        with torch.no_grad():  # sharpen: default initialisation gives distributions too flat to tell faults apart
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.normal_(0.0, 0.35 if parameter.shape[0] == config.vocab_size else 0.18)

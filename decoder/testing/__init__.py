@@ -1,4 +1,4 @@
-"""L5: what a person needs to show that a drafter, verifier or controller of their own is lossless."""
+"""What a person needs to show that a drafter, verifier or controller of their own is lossless."""
 
 from decoder.testing.enumeration import Case, assert_exact, enumerate_law, law_error
 from decoder.testing.law import exact_law, library_law, table_next, total_variation

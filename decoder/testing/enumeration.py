@@ -1,4 +1,4 @@
-"""L5: the exact law of the real loop on a table model: every random choice replayed, every leaf weighed.
+"""The exact law of the real loop on a table model: every random choice replayed, every leaf weighed.
 
 The target is a `TableModel`; loop, drafter, verifier, warper and processors are the real ones. What comes out is a law
 over whole generated sequences, to be compared with `exact_law`.

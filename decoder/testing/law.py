@@ -1,4 +1,4 @@
-"""L5: the law that decoding must have, from the definition: a table and transformers' own processors and warpers.
+"""The law that decoding must have, from the definition: a table and transformers' own processors and warpers.
 
 Nothing of this package's sampling, warping or looping is used, so it can serve as the oracle of tests. The probability
 of a sequence is the product of softmax(warpers(processors(logits)))[token] over its tokens, in float64.

@@ -1,4 +1,4 @@
-"""L5: `check_lossless`: is this drafter exact? For people who write one.
+"""`check_lossless`: is this drafter exact? For people who write one.
 
     from decoder.testing import check_lossless
 

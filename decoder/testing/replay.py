@@ -1,4 +1,4 @@
-"""L5: a random source that replays every outcome, so that the law of the real code can be computed exactly.
+"""A random source that replays every outcome, so that the law of the real code can be computed exactly.
 
 Each row follows a script: the outcomes of its first choices. Beyond the script it takes the first outcome of nonzero
 probability and leaves every alternative behind as a new script. The probability of a leaf is the product of the

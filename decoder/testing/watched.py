@@ -1,4 +1,4 @@
-"""L5: a drafter under watch: what a law cannot show, or would show only as a riddle, is said in words.
+"""A drafter under watch: what a law cannot show, or would show only as a riddle, is said in words.
 
 Around the drafter of a run: texts given to it must come back as they were (the loop goes on with these very lists), and
 a proposal must have the shape that `types.Draft` describes, with laws that sum to one and tokens that can be drawn

@@ -1,4 +1,4 @@
-"""L1: verification. Pure functions of probabilities, a draft and a random source."""
+"""Verification. Pure functions of probabilities, a draft and a random source."""
 
 from collections.abc import Callable
 

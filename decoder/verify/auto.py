@@ -1,4 +1,4 @@
-"""L1: the default: match when the draft is deterministic, block verification when it was sampled. Lossless."""
+"""The default: match when the draft is deterministic, block verification when it was sampled. Lossless."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ class AutoVerifier:
     name = "auto"
     lossless = True
 
-    def __init__(self) -> None:
-        self._match, self._block = MatchVerifier(), BlockVerifier()
+    _match, _block = MatchVerifier(), BlockVerifier()  # neither holds anything
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
-        """p [B, K+1, V]; whether the draft has a law depends on the drafter, never on this round's p."""
+        """p [B, K+1, V]; whether the draft has a q depends on the drafter, never on this round's p."""
         chosen = self._block if draft.sampled or draft.probs is not None else self._match
         return chosen(p, draft, random, starts)

@@ -1,7 +1,7 @@
-"""L1: block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2).
+"""Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2).
 
-The block is accepted as a whole as far as possible, which keeps the law and never accepts fewer tokens on average
-than token verification. With P_0 = 1, P_i = min(P_{i-1} p_i(x_i) / q_i(x_i), 1) and
+The block is accepted as a whole as far as possible, which keeps the output distribution and never accepts fewer tokens
+on average than token verification. With P_0 = 1, P_i = min(P_{i-1} p_i(x_i) / q_i(x_i), 1) and
 s_i = sum_v (P_i p_{i+1}(v) - q_{i+1}(v))+, position i passes with probability h_i = s_i / (s_i + 1 - P_i), h_k = P_k;
 tau is the *last* i that passes, and the next token follows (P_tau p - q)+ normalised, or p after tau = k.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
-from decoder.verify.chain import at_tokens, draft_law, residual, rows_at, undrafted
+from decoder.verify.chain import at_drafted, draw_one, residual, rows_at, undrafted
 
 
 def running_ratio(p_x: Tensor, q_x: Tensor) -> Tensor:
@@ -47,16 +47,14 @@ class BlockVerifier:
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
-        tokens = draft.tokens.to(p.device)  # [B, K]
-        width = tokens.shape[1]
+        width = draft.tokens.shape[1]
         if width == 0:
             return undrafted(p, random, starts)
-        q = draft_law(draft, p)  # [B, K, V]
+        q, p_x, q_x = at_drafted(p, draft)  # [B, K, V], [B, K], [B, K]
         counts = torch.tensor(draft.counts, device=p.device)  # [B]
         position = torch.arange(1, width + 1, device=p.device)
         padding = position > counts[:, None]  # [B, K]
-        p_x = at_tokens(p[:, :width], tokens)
-        q_x = at_tokens(q, tokens).masked_fill_(padding, 1.0)  # padding must not divide by zero
+        q_x.masked_fill_(padding, 1.0)  # padding must not divide by zero
         ratio = running_ratio(p_x, q_x)  # [B, K+1]
         above, below = pass_odds(p, q, ratio, position == counts[:, None])
         passed = random.accept(above, below, draft.counts) & ~padding
@@ -66,5 +64,4 @@ class BlockVerifier:
         q_tau = rows_at(q, tau.clamp(max=width - 1)).masked_fill_(full[:, None], 0.0)
         scale = ratio.gather(1, tau[:, None]).squeeze(1).masked_fill_(full, 1.0)
         law = residual(rows_at(p, tau), q_tau, scale)  # [B, V]
-        y = random.draw(law.unsqueeze(1), starts, [1] * len(starts)).squeeze(1)
-        return Verdict(tau, y, (p_x / q_x).clamp_(max=1.0))
+        return Verdict(tau, draw_one(law, random, starts), (p_x / q_x).clamp_(max=1.0))

@@ -1,4 +1,4 @@
-"""L1: pieces every chain verifier shares: which positions are real, the leading run, the residual law."""
+"""Pieces that chain verifiers share: which positions are real, the leading run, q, the residual, the last draw."""
 
 from __future__ import annotations
 
@@ -20,11 +20,24 @@ def leading_run(passed: Tensor) -> Tensor:
     return passed.long().cumprod(-1).sum(-1)
 
 
+def one_hot(tokens: Tensor, like: Tensor) -> Tensor:
+    """All probability on these tokens: tokens [...], like [..., V] -> [..., V], of like's type."""
+    found = like.new_zeros(*tokens.shape, like.shape[-1])
+    return found.scatter_(-1, tokens.to(like.device).unsqueeze(-1), 1.0)
+
+
 def draft_law(draft: Draft, like: Tensor) -> Tensor:
-    """q [B, K, V]: the law given, or one-hot for a deterministic proposal."""
+    """q [B, K, V]: the distribution given, or one-hot for a deterministic proposal."""
     if draft.probs is not None:
         return draft.probs.to(device=like.device, dtype=like.dtype)
-    return torch.zeros_like(like[:, :-1]).scatter_(-1, draft.tokens.to(like.device).unsqueeze(-1), 1.0)
+    return one_hot(draft.tokens, like)
+
+
+def at_drafted(p: Tensor, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+    """p [B, K+1, V] -> q [B, K, V], and p(x), q(x) [B, K] at the drafted tokens."""
+    tokens = draft.tokens.to(p.device)  # [B, K]
+    q = draft_law(draft, p)
+    return q, at_tokens(p[:, :-1], tokens), at_tokens(q, tokens)
 
 
 def at_tokens(probs: Tensor, tokens: Tensor) -> Tensor:
@@ -38,9 +51,14 @@ def rows_at(probs: Tensor, index: Tensor) -> Tensor:
     return probs.flatten(0, 1).index_select(0, first + index)
 
 
+def draw_one(law: Tensor, random: RandomSource, starts: Sequence[int]) -> Tensor:
+    """One token of each row's distribution [B, V] -> [B]."""
+    return random.draw(law.unsqueeze(1), starts, [1] * len(starts)).squeeze(1)
+
+
 def undrafted(p: Tensor, random: RandomSource, starts: Sequence[int]) -> Verdict:
     """The verdict on an empty draft: y ~ p [B, 1, V]."""
-    y = random.draw(p, starts, [1] * len(starts)).squeeze(1)
+    y = draw_one(p[:, 0], random, starts)
     return Verdict(torch.zeros_like(y), y)
 
 

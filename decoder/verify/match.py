@@ -1,4 +1,4 @@
-"""L1: match verification: the target speaks at every position, and a drafted token stays while it says the same.
+"""Match verification: the target speaks at every position, and a drafted token stays while it says the same.
 
 y_i ~ p_i (the argmax when greedy); keep while y_i = x_i; emit y at the first mismatch, or after the block. Exact for
 every draft, and the natural rule when the proposal is a function of the past (n-gram, greedy draft).
@@ -37,7 +37,7 @@ class MatchVerifier:
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
         verdict = compare(random.draw(p, starts, [count + 1 for count in draft.counts]), draft)
-        if draft.tokens.shape[1] == 0 or getattr(random, "coupled", False):  # shared noise: passes more often than p(x)
+        if draft.tokens.shape[1] == 0 or random.coupled:  # shared noise: passes more often than p(x)
             return verdict
         overlap = at_tokens(p[:, :-1], draft.tokens.to(p.device))  # deterministic draft: passes with chance p(x)
         return Verdict(verdict.accepted, verdict.next_tokens, overlap)

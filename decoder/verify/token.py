@@ -1,4 +1,4 @@
-"""L1: token verification (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318).
+"""Token verification (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318).
 
 Accept x with probability min(1, p(x)/q(x)); at the first rejection emit y ~ (p - q)+ / sum (p - q)+; after
 full acceptance emit y ~ p at the next position.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
-from decoder.verify.chain import at_tokens, draft_law, leading_run, real_positions, residual, rows_at, undrafted
+from decoder.verify.chain import at_drafted, draw_one, leading_run, real_positions, residual, rows_at, undrafted
 
 
 class TokenVerifier:
@@ -23,17 +23,14 @@ class TokenVerifier:
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
-        tokens = draft.tokens.to(p.device)  # [B, K]
-        width = tokens.shape[1]
+        width = draft.tokens.shape[1]
         if width == 0:
             return undrafted(p, random, starts)
-        q = draft_law(draft, p)  # [B, K, V]
-        p_x, q_x = at_tokens(p[:, :width], tokens), at_tokens(q, tokens)  # [B, K]
+        q, p_x, q_x = at_drafted(p, draft)  # [B, K, V], [B, K], [B, K]
         real = real_positions(draft.counts, width, p.device)
         accepted = leading_run(random.accept(p_x, q_x, draft.counts) & real)  # [B]
         bonus = accepted == torch.tensor(draft.counts, device=p.device)
         # q = 0 turns the bonus position's residual into p, so one draw serves both cases.
         q_next = rows_at(q, accepted.clamp(max=width - 1)).masked_fill(bonus[:, None], 0.0)
         law = residual(rows_at(p, accepted), q_next)  # [B, V]
-        y = random.draw(law.unsqueeze(1), starts, [1] * len(starts)).squeeze(1)
-        return Verdict(accepted, y, (p_x / q_x).clamp(max=1.0))
+        return Verdict(accepted, draw_one(law, random, starts), (p_x / q_x).clamp(max=1.0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import pipeline
+from transformers.utils.chat_template_utils import Chat
 
 from decoder.asked.prompts import check_ids, encode
 
@@ -44,6 +46,30 @@ def test_a_chat_goes_through_the_template_without_doubled_specials(tokenizer) ->
         assert ids[0] == tokenizer.bos_token_id
         assert encode(chat, tokenizer) == ([ids], False)
         assert encode([chat, "the cat"], tokenizer)[1] is True
+    finally:
+        tokenizer.chat_template = None
+
+
+TEMPLATE = (
+    "<s>{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize("said", ["once upon", "once upon ", ""])
+def test_a_chat_that_ends_in_an_assistant_message_is_continued(tokenizer, target, said: str) -> None:
+    """As in transformers' pipeline: no end of turn after it, no new turn."""
+    asked = [{"role": "user", "content": "a story"}]
+    chat = [*asked, {"role": "assistant", "content": said}]
+    tokenizer.chat_template = TEMPLATE
+    try:
+        pipe = pipeline("text-generation", model=target, tokenizer=tokenizer)
+        for messages, end in ((chat, f"[assistant]{said}"), (asked, "[assistant]")):
+            (row,), many = encode(messages, tokenizer)
+            assert not many and row == pipe.preprocess(Chat(messages))["input_ids"][0].tolist()
+            assert tokenizer.decode(row) == f"<s>[user]a story</s>{end}"
+        assert encode([chat, asked], tokenizer)[0] == [encode(each, tokenizer)[0][0] for each in (chat, asked)]
+        assert chat[-1] == {"role": "assistant", "content": said}, "the caller's messages are left as they are"
     finally:
         tokenizer.chat_template = None
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from decoder import SpeculativeDecoder
+from decoder.asked.request import Request
 from decoder.controllers import AutoLength, Experiences, FixedLength, check_length
+from decoder.models.toy import toy_model
 from decoder.types import Drafter
 
 
@@ -27,10 +30,12 @@ def test_anything_else_is_refused_with_the_remedy(k: Any, kind: type[Exception])
 
 
 def test_a_number_is_fixed_and_auto_is_not() -> None:
-    experiences = Experiences()
-    assert isinstance(experiences.controller("auto", "ngram"), AutoLength)
-    fixed = experiences.controller(3, "ngram")
-    assert isinstance(fixed, FixedLength) and fixed.next_length() == 3
+    model = toy_model("llama")
+    spec = SpeculativeDecoder.from_models(model)
+    for k, kind in (("auto", AutoLength), (3, FixedLength), (0, FixedLength)):
+        assert type(spec.run_for(Request.of([5, 6], {}, k, "generate", spec)).controller) is kind
+    assert FixedLength(3).next_length() == 3
+    assert isinstance(Experiences().controller("ngram"), AutoLength)
 
 
 def test_experience_is_kept_by_name_and_by_object() -> None:

@@ -88,6 +88,7 @@ def test_a_row_that_stops_does_not_stop_the_others() -> None:
 
 class _Plain:
     greedy = False
+    processors = ()
 
     def scores(self, logits: Any, contexts: Any, drafted: Any = None) -> Any:
         return logits
@@ -98,6 +99,8 @@ class _Plain:
 
 class _First:
     """Draws the likeliest token."""
+
+    coupled = False
 
     def draw(self, probs: Any, starts: Any, counts: Any) -> Any:
         return probs.argmax(-1)

@@ -19,9 +19,11 @@ class Columns:
     """A table model that speaks some of its tokens only, as a model with a cut head does."""
 
     context_length = None
+    can_batch = True
 
     def __init__(self, table: TableModel, tokens: list[int]) -> None:
         self._table, self._tokens = table, tokens
+        self.device, self.embedding_size = table.device, table.embedding_size
 
     def open(self, rows: int, limit: int, cache: object = None):
         session = self._table.open(rows, limit)

@@ -13,8 +13,8 @@ from packaging.version import Version
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import decoder.models.hf as hf
-from decoder.models.attention import grouped_heads
 from decoder.models.hf import CausalModel
+from decoder.models.inputs import grouped_heads
 
 NAME = "TRANSFORMERS_SDPA_FORCE_GQA"
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
-from decoder.asked.request import Request
+from decoder.asked.request import Request, RowRequest
 from decoder.controllers import FixedLength
 from decoder.drafters import ModelDrafter
 from decoder.generation import Generation, Run
@@ -63,13 +63,18 @@ def test_both_caches_hold_the_truth_after_every_round(family: str, temperature: 
     target = toy_model(family, seed=5, **FAMILIES[family])
     draft = noisy_copy(target, 0.05)
     request = Request(
-        rows=tuple(PROMPTS),
+        rows=tuple(
+            RowRequest(
+                tokens=prompt,
+                params=SamplingParams(temperature, top_p=1.0),
+                limits=Limits(14, len(prompt) + 14),
+                seed=3,
+                stream=row,
+            )
+            for row, prompt in enumerate(PROMPTS)
+        ),
         many=True,
         k=4,
-        params=SamplingParams(temperature, top_p=1.0),
-        limits=tuple(Limits(14, len(prompt) + 14) for prompt in PROMPTS),
-        prompt_length=4,
-        seed=3,
     )
     models = CausalModel(target, "target"), CausalModel(draft, "draft")
     generation = Generation(Run(models[0], ModelDrafter(models[1]), FixedLength(4)), request)

@@ -9,6 +9,7 @@ import torch
 
 from decoder import SpeculativeDecoder
 from decoder.models import compiled, packed
+from decoder.models.fixed import FixedWidthSession
 from decoder.models.hf import CausalModel
 from decoder.models.packed import BlockedLinear, check_unchanged, packed_copy
 from decoder.models.quantize import PackedLinear, quantized_copy
@@ -143,7 +144,7 @@ def test_one_shape_gives_the_same_bits_for_every_block(family: str, dtype: torch
     tokens = torch.randint(3, 60, (51,), generator=torch.Generator().manual_seed(2))
     found = []
     for width in (1, 2, 5, 9):
-        session = CausalModel(model, "target").open(1, 60, fixed_width=9)
+        session = FixedWidthSession.open(CausalModel(model, "target"), 1, 60, None, 9)
         with torch.inference_mode():
             session.feed(tokens[None, :6], [0])
             session.commit([6])

@@ -25,6 +25,8 @@ def tensor(*rows: Sequence[float]) -> Tensor:
 class FixedUniforms:
     """A source that compares with given uniforms, as the real one does, and draws the likeliest token."""
 
+    coupled = False
+
     def __init__(self, *uniforms: float) -> None:
         self.uniforms = torch.tensor(uniforms, dtype=torch.float64)
 
