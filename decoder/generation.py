@@ -20,6 +20,7 @@ from transformers import MaxTimeCriteria
 from decoder.asked.processors import keeps_state, moved
 from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
+from decoder.grammar import GrammarMask
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
@@ -135,6 +136,7 @@ class Generation:
         asked = self._request.rows[number]
         rules = [*asked.criteria] if asked.max_time is None else [*asked.criteria, MaxTimeCriteria(asked.max_time)]
         stops: list[StopRule] = [criterion(rule, self._run.target.device, asked.padding) for rule in rules]
+        stops += [each.complete for each in asked.processors if isinstance(each, GrammarMask)]
         if asked.stop_strings:
             stops.append(StopStrings(self._run.tokenizer, asked.stop_strings, asked.tokens))
         return Row(number, list(asked.tokens), len(asked.tokens), asked.limits, stops)

@@ -153,7 +153,11 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     assert draft.tokens.shape[0] == len(live) and all(
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
-    return _emittable(draft, parts.target.vocab_size), parts.draft_clock.stop(mark)
+    draft = _emittable(draft, parts.target.vocab_size)
+    admitted = parts.warp.admitted(contexts, draft)
+    if admitted != draft.counts:
+        draft = replace(draft, tokens=draft.tokens[:, : max(admitted)], counts=admitted)
+    return draft, parts.draft_clock.stop(mark)
 
 
 def _emittable(draft: Draft, vocab_size: int) -> Draft:

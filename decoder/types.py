@@ -114,7 +114,7 @@ class Step:
     """One round over all live rows (round 0 is the prefill, whose draft is empty).
 
     `wall_s` is the host's time from the start of the round to its end; what the models did not use
-    of it is overhead. Laps are device times.
+    of it is overhead. Laps are device times. `cold`: something was compiled in it; its times are no measurement.
     """
 
     index: int
@@ -123,6 +123,7 @@ class Step:
     target_lap: Lap
     draft_lap: Lap | None = None
     k: int = 0
+    cold: bool = False
 
     @property
     def is_prefill(self) -> bool:
@@ -202,6 +203,8 @@ class Warp(Protocol):
     def scores(
         self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None
     ) -> Tensor: ...
+
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]: ...
 
     def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from decoder.types import Contexts, Rows, SamplingParams
+from decoder.types import Contexts, Draft, Rows, SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
 RowSettings = tuple[SamplingParams, Sequence[Processor], Sequence[int]]  # parameters, processors, ids of the padding
@@ -149,6 +149,19 @@ class Warper:
                 for i in range(scores.shape[0])
             ]
         )
+
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]:
+        """How many leading tokens of a deterministic draft no processor forbids, as far as processors can tell
+        (`admits`). Leaving the rest out changes no distribution: p is 0 there. A sampled draft stays as it is: what was
+        drawn must not decide what is verified."""
+        counts = list(draft.counts)
+        if draft.probs is not None or not any(hasattr(each, "admits") for each in self.processors):
+            return counts
+        for b, (context, drafted) in enumerate(zip(contexts, draft.tokens.tolist(), strict=True)):
+            for processor in self._of(b)[1]:
+                if hasattr(processor, "admits"):
+                    counts[b] = processor.admits(context, drafted[: counts[b]])
+        return counts
 
     def probs(self, scores: Tensor, rows: Rows = None) -> Tensor:
         """Scores [B, ..., V] -> p or q [B, ..., V]. Not defined for greedy decoding, which never needs it."""

@@ -14,7 +14,7 @@ LABORATORY = PACKAGE.parent / "scripts" / "lab"
 LAYERS = [
     (0, ["checks", "laps", "types"]),
     (1, ["clock", "files", "randomness", "warpers", "verify", "controllers", "models.cache"]),
-    (2, ["models", "heads", "text", "results"]),
+    (2, ["models", "heads", "text", "results", "grammar"]),
     (3, ["loop", "readout", "drafters"]),
     (4, ["outputs", "asked"]),
     (5, ["generation"]),

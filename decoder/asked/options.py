@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from decoder import checks
 from decoder.checks import at_least
 from decoder.drafters import DRAFTERS
+from decoder.grammar import Grammar, grammar_of
 from decoder.randomness import SOURCES
 from decoder.types import Drafter, SamplingParams
 from decoder.verify import VERIFIERS
@@ -228,6 +229,7 @@ class CallOptions(TypedDict, total=False):
     eos_token_id: Annotated[int | list[int] | None, as_ids, ROW]
     pad_token_id: Annotated[int | None, count(0)]
     stop_strings: Annotated[str | list[str] | None, strings, ROW]
+    grammar: Annotated[Grammar | Mapping[str, Any] | None, grammar_of, ROW]
     logits_processor: Annotated[Any, callables, ROW]
     stopping_criteria: Annotated[Any, callables, ROW]
     generation_config: Annotated[GenerationConfig | None, config]

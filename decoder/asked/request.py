@@ -18,6 +18,7 @@ from decoder.asked import processors
 from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
 from decoder.asked.prompts import encode, limits_for
 from decoder.controllers import Length, check_length
+from decoder.grammar import GrammarMask
 from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
@@ -165,6 +166,9 @@ class Request:
             check_invariant(self.k, target.model.config._attn_implementation)
 
 
+_SHARED_BY_TEXTS = {"logits_processor", "prefix_allowed_tokens_fn"}  # which each text sees in its own way
+
+
 def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, asker: Asker) -> list[RowRequest]:
     own = asked.get("per_row")
     if own is not None and len(own) != len(prompts):
@@ -179,7 +183,9 @@ def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, a
             text = number * copies + copy
             seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
             place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
-            rows.append(_row(tokens, processors.of_text(settings, number, *place), seed, stream, asker))
+            alone = not _SHARED_BY_TEXTS & settings.keys()
+            text_settings = settings if alone else processors.of_text(settings, number, *place)
+            rows.append(_row(tokens, text_settings, seed, stream, asker))
     return rows
 
 
@@ -189,6 +195,9 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
     limits = limits_for(asked, len(tokens), eos, target.context_length)
     params, built = _sampling(asked, asker.params), ()
+    if "grammar" in asked:
+        mask = GrammarMask(asked["grammar"], asker.tokenizer, target.vocab_size, len(tokens), limits.eos)
+        asked = {**asked, "logits_processor": (*asked.get("logits_processor", ()), mask)}
     if processors.ASKED_BY & asked.keys():
         params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
     return RowRequest(
@@ -283,6 +292,8 @@ def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:
             raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {size}).")
     if asked.get("stop_strings") and asker.tokenizer is None:
         raise ValueError(f"stop_strings={list(asked['stop_strings'])!r} needs a tokenizer; pass one.")
+    if "grammar" in asked and asker.tokenizer is None:
+        raise ValueError(f"grammar={asked['grammar']!r} needs a tokenizer; pass tokenizer= when building the decoder.")
 
 
 def _sampling(asked: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:

@@ -6,7 +6,7 @@ Knows devices, dtypes, masks and heads; does not know what is drafted, verified 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -128,6 +128,11 @@ class CausalModel:
     def _uncached(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
         return self.fit_vocabulary(logits)
+
+    compilations = 0  # graphs made so far; here none ever
+
+    def warm_up(self, width: int, limit: int, told: Callable[[int], None]) -> None:
+        """There is nothing to compile."""
 
     def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
         """A run over `rows` rows, none longer than `limit` tokens.
