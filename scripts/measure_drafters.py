@@ -3,17 +3,16 @@
     python scripts/measure_drafters.py --target FOLDER --by-category specbench_mini.jsonl \
         --prompts mt_bench.jsonl humaneval_head40.jsonl --limit 2 --seconds 200 --out OUT      again and again
     python scripts/measure_drafters.py --draft DRAFT --prompts FILE --out OUT      also "model" and the cascade with it
-    python scripts/measure_drafters.py --write-table docs/drafters.md --out OUT
 
 For each repeat and prompt all methods run in turn, another one first each time: transformers' `generate` ("hf"), the
 same with prompt_lookup_num_tokens=10 ("hf-lookup"), this project's baseline, and the drafters. All emit exactly
 --max-new-tokens tokens (EOS is ignored). A method with a memory begins each repeat and each piece with an empty one, so
 it never meets its own text of the same prompt; k="auto" keeps what it learnt of the device for the piece.
 
-Written: OUT.samples.jsonl, a line a run, from which the same command goes on where --seconds or a person stopped it;
-OUT.json and OUT.md, medians and spread a group and the speed-ups, methods by groups, over the prompts that all methods
-have finished. Prompts and texts are not written: a sample holds checksums of its token prefixes, which show equality
-and nothing else. --write-table puts the table of OUT.json between the marks `lab.groups.marks` of a document.
+Written: OUT.samples.jsonl, a line per run, from which the same command goes on where --seconds or a person stopped it;
+OUT.json and OUT.md, medians, spread and speed-ups of each group, over the prompts that all methods have finished.
+Prompts and texts are not written: a sample holds checksums of its token prefixes, which show equality and nothing else.
+`scripts/summarise.py` makes tables of OUT.json for a document.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from decoder.measure.timing import Method, Sample, timed
 from decoder.models import loading
 from decoder.models.tiny import tiny_paths
 from decoder.types import SamplingParams
-from lab.groups import account, fold, spliced, tables
+from lab.groups import account, fold
 from lab.journal import Journal, checksums
 
 RIVALS = ("hf", "hf-lookup", "baseline")
@@ -72,13 +71,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", default="auto")
     made.add_argument("--seconds", type=float, help="begin no run after so many; give the same command to go on")
     made.add_argument("--out", type=Path, required=True, help="path of the three files, without suffix")
-    made.add_argument("--write-table", type=Path, metavar="DOCUMENT", help="measure nothing; put OUT's table there")
     return made
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser().parse_args(argv)
-    if not options.by_category and not options.prompts and options.write_table is None:
+    if not options.by_category and not options.prompts:
         parser().error("give --by-category or --prompts")
     return options
 
@@ -223,24 +221,14 @@ def settings_of(options: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[
     found = {
         name: value if isinstance(value, (int, float, list, type(None))) else Path(str(value)).name
         for name, value in vars(options).items()
-        if name not in ("out", "by_category", "prompts", "repeats", "seconds", "write_table")
+        if name not in ("out", "by_category", "prompts", "repeats", "seconds")
     }
     found["prompts"] = [[prompt.group, prompt.number, zlib.crc32(str(prompt.ids).encode())] for prompt in prompts]
     return found
 
 
-def write_table(document: Path, out: Path) -> None:
-    """The table of OUT.json between the marks of its name."""
-    record = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
-    text = spliced(document.read_text(encoding="utf-8"), out.name, "\n\n".join(tables(record["groups"])))
-    document.write_text(text, encoding="utf-8")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     options = arguments(argv)
-    if options.write_table is not None:
-        write_table(options.write_table, options.out)
-        return
     spec = SpeculativeDecoder(options.target, options.draft, dtype=options.dtype, device=options.device)
     prompts = read_groups(options, spec)
     drafting = drafting_decoders(options, spec)

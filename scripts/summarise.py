@@ -1,24 +1,36 @@
 """Reduce the JSON of a measurement to the figures that an experiment's page quotes, and keep those only.
 
-    python scripts/summarise.py experiments/10-compare run1.json run2.json
+    python scripts/summarise.py experiments/10-compare RUN.json   # into summary.json, then README
+    python scripts/summarise.py docs/drafters.md                  # the tables of a document only
 
 Takes what `specdec bench --out` and the `measure_*.py` scripts write. Each file becomes one entry of the folder's
 summary.json, named after the file; an entry of that name is replaced. Kept are the command, date, machine, versions and
 notes, and for each method medians, quartiles, speed-ups with their intervals, acceptance and agreement, with six
 significant digits. Raw samples and token ids are left out: they are large, and nobody compares them by eye.
+
+A document has a table written for it between two marks, so that its figures are the summary's (tests/docs hold it):
+
+    <!-- table: 01-pairs/tiny-greedy -->               the methods of one comparison
+    <!-- table: 11-drafters/smollm2 greedy -->         the methods over all groups of prompts
+    <!-- table: 11-drafters/smollm2 greedy groups -->  speed-ups over plain decoding, group by group
+    <!-- end -->
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from decoder.files import write_text
+from decoder.report.tables import markdown_table
 
 SUMMARY = "summary.json"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+MARKED = re.compile(r"(<!-- table: ([\w./-]+)((?: \w+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 Entry = dict[str, Any]
 
 
@@ -131,23 +143,95 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else value
 
 
+# ---- tables of documents ----
+
+
+def ratio(summary: Mapping[str, Any], baseline: str) -> str | None:
+    """A speed-up with its interval, where there is one."""
+    if summary["name"] == baseline:
+        return "1"
+    found = summary.get(f"vs_{baseline}")
+    if found is None or isinstance(found, (int, float)):
+        return None if found is None else f"{found:.2f}"
+    value, lower, upper = found
+    return f"{value:.2f}" if lower is None or upper is None else f"{value:.2f} ({lower:.2f}-{upper:.2f})"
+
+
+def methods_table(methods: Sequence[Entry]) -> str:
+    """The methods of one comparison."""
+    no_generate = not any("vs_hf" in each for each in methods)
+    headers = ["method", "tokens/s", "over plain", *([] if no_generate else ["over generate"])]
+    headers += ["alpha", "tokens per iteration", "outside models %", "same text"]
+    rows: list[list[object]] = []
+    for each in methods:
+        drafts = each.get("alpha") is not None
+        pace = each.get("tokens_per_iteration") if drafts else None
+        row: list[object] = [each["name"], each["tokens_per_second"], ratio(each, "baseline")]
+        row += [] if no_generate else [ratio(each, "hf")]
+        rows.append([*row, each.get("alpha"), pace, each.get("overhead_percent"), each.get("equal")])
+    return markdown_table(headers, rows)
+
+
+def overall_table(methods: Sequence[Entry]) -> str:
+    """Methods over all groups of prompts together."""
+    rows: list[list[object]] = []
+    for each in methods:
+        share = each.get("drafting_percent")
+        drafted = f"{share:.0f} %" if share else None
+        pace = each.get("tokens_per_iteration") if each["name"] != "baseline" else None
+        rows.append([each["name"], ratio(each, "baseline"), ratio(each, "hf"), pace, drafted])
+    return markdown_table(["method", "over plain", "over generate", "tokens per iteration", "drafted in"], rows)
+
+
+def groups_table(groups: Mapping[str, Sequence[Entry]]) -> str:
+    """Speed-ups over plain decoding, methods by groups of prompts."""
+    groups = {name: methods for name, methods in groups.items() if name != "all"}
+    names = dict.fromkeys(each["name"] for methods in groups.values() for each in methods)
+    cells = {(group, each["name"]): ratio(each, "baseline") for group, methods in groups.items() for each in methods}
+    rows: list[list[object]] = [[name, *[cells.get((group, name)) for group in groups]] for name in names]
+    return markdown_table(["over plain", *groups], rows)
+
+
+def table(source: str, words: Sequence[str]) -> str:
+    """The table that a mark asks for; `source` is FOLDER/ENTRY of the experiments.
+
+    Raises:
+        KeyError: no such entry, mode or group.
+    """
+    folder, _, name = source.partition("/")
+    entry = json.loads((EXPERIMENTS / folder / SUMMARY).read_text(encoding="utf-8"))[name]
+    if not words:
+        return methods_table(entry["methods"])
+    groups = entry["modes"][words[0]]
+    return groups_table(groups) if "groups" in words[1:] else overall_table(groups["all"])
+
+
+def with_tables(document: str) -> str:
+    """The document with every marked table written anew."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{table(found[2], found[3].split())}\n\n{found[4]}", document)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    made.add_argument("folder", type=Path, help="the experiment's folder")
-    made.add_argument("files", type=Path, nargs="+", metavar="FILE", help="JSON files of measurements")
+    made.add_argument("place", type=Path, help="the experiment's folder, or a document")
+    made.add_argument("files", type=Path, nargs="*", metavar="FILE", help="JSON files of measurements")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser().parse_args(argv)
-    path = options.folder / SUMMARY
-    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for file in options.files:
-        entries[file.stem] = reduce(json.loads(file.read_text(encoding="utf-8")))
-    write_text(path, text(dict(sorted(entries.items()))))
-    print(f"{path}: {', '.join(file.stem for file in options.files)}")
+    document = options.place / "README.md" if options.place.is_dir() else options.place
+    if options.files:
+        path = options.place / SUMMARY
+        entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        entries |= {file.stem: reduce(json.loads(file.read_text(encoding="utf-8"))) for file in options.files}
+        write_text(path, text(dict(sorted(entries.items()))))
+        print(f"{path}: {', '.join(file.stem for file in options.files)}")
+    if document.exists():
+        write_text(document, with_tables(document.read_text(encoding="utf-8")))
+        print(f"{document}: tables written")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,5 @@ CHECKS: dict[str, Callable[[], None]] = {
     "direct: accepts at two positions are independent": randomness.check_accepts_are_independent,
     "direct: a zero never passes at u = 0": randomness.check_zero_never_passes,
     "direct: residual without mass": verdicts.TestResidual().test_is_p_where_no_mass_is_left,
-    "direct: the first token has p's law (token)": partial(
-        verdicts.test_first_token_has_the_targets_law, TokenVerifier
-    ),
+    "direct: the first token follows p (token)": partial(verdicts.test_first_token_has_the_targets_law, TokenVerifier),
 }

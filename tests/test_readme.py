@@ -37,7 +37,7 @@ SOURCES: list[Source] = [
         "speculative model k=auto",
     ),
     (
-        "SmolLM2-135M, no draft model, seven kinds of prompts",
+        "SmolLM2-135M, lookup, seven kinds of prompts",
         "11-drafters",
         ["smollm2", "modes", "greedy", "all"],
         "hf-lookup",
@@ -45,7 +45,7 @@ SOURCES: list[Source] = [
         "suffix",
     ),
     (
-        "SmolLM2-135M, no draft model, summaries and retrieval",
+        "SmolLM2-135M, lookup, summaries and retrieval",
         "10-compare",
         ["smollm2-ngram-copying", "methods"],
         "hf-lookup",
@@ -53,7 +53,7 @@ SOURCES: list[Source] = [
         "speculative ngram k=auto",
     ),
     (
-        "SmolLM2-135M on disk, its own 4-bit copy as draft",
+        "SmolLM2-135M on disk, its 4-bit copy drafts",
         "16-offload",
         ["greedy", "methods"],
         None,
@@ -61,7 +61,7 @@ SOURCES: list[Source] = [
         None,
     ),
     (
-        "bundled pair, sampled, lookup where nothing repeats",
+        "bundled pair, sampled, lookup",
         "11-drafters",
         ["tiny-sampled-lookups", "modes", "sampled", "all"],
         "hf-lookup",

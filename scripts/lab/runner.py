@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
-from decoder.files import write_json, write_text
+from decoder.files import write_text
 from decoder.measure.environment import environment
 from decoder.report.tables import markdown_table
 
@@ -22,7 +22,11 @@ Row = dict[str, Any]
 
 
 class Experiment(Protocol):
-    """One question. `columns` are what `measure` returns, in the table's order."""
+    """One question.
+
+    columns: what `measure` returns, in the table's order.   hidden: columns of points and measurements that stand in
+        rows.csv only, so that the README's table stays narrow.
+    """
 
     number: str
     name: str
@@ -30,6 +34,9 @@ class Experiment(Protocol):
 
     @property
     def columns(self) -> Sequence[str]: ...
+
+    @property
+    def hidden(self) -> Sequence[str]: ...
 
     def points(self) -> list[Row]:
         """The grid, in the order it is measured."""
@@ -104,8 +111,8 @@ def run(experiment: Experiment, root: Path, *, progress: bool = True) -> Path:
 
 def _write_account(experiment: Experiment, folder: Path, rows: Sequence[Row], names: Sequence[str]) -> None:
     place = environment()
-    write_json(folder / "environment.json", place)
     pictures = experiment.draw(rows, folder)
+    shown = [name for name in names if name not in experiment.hidden]
     lines = [
         f"# {experiment.number} {experiment.name.replace('-', ' ')}",
         "",
@@ -115,11 +122,10 @@ def _write_account(experiment: Experiment, folder: Path, rows: Sequence[Row], na
         "",
         *[f"![{name}]({name})" for name in pictures],
         "",
-        markdown_table(names, [[row[name] for name in names] for row in rows]),
+        markdown_table(shown, [[row[name] for name in shown] for row in rows]),
         "",
         f"{place['processor']}, {place['threads']} threads; torch {place['versions']['torch']}, transformers "
-        f"{place['versions']['transformers']}; {place['date'][:10]}. Rows: [rows.csv](rows.csv), machine: "
-        "[environment.json](environment.json).",
+        f"{place['versions']['transformers']}; {place['date'][:10]}. All columns: [rows.csv](rows.csv).",
         "",
         f"    {place['command']}",
         "",

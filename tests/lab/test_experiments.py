@@ -23,7 +23,7 @@ class Squares:
     """Fails at one point until told otherwise."""
 
     number, name, question = "99", "squares", "What is n squared?"
-    columns = ("square", "note")
+    columns, hidden = ("square", "note"), ("note",)
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
@@ -57,6 +57,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [row["square"] for row in load_rows(folder / "rows.csv")] == [0.5, 1.5, 4.5, 9.5]
     text = (folder / "README.md").read_text()
     assert "The largest is 9.5." in text and "![picture.png](picture.png)" in text and "torch" in text
+    assert "| square |" in text and "note" not in text and "square,note" in (folder / "rows.csv").read_text()
     third = Squares()
     run(third, tmp_path, progress=False)
     assert third.measured == []
@@ -124,27 +125,35 @@ def test_lengths_continue_one_place_of_a_text(tmp_path: Path) -> None:
         SequenceLength([tmp_path / "short.txt"]).prompts(points[-1])
 
 
-def _method(name: str, ratio: float, alpha: float | None = None) -> Row:
-    return {"name": name, "vs_baseline": [ratio, ratio - 0.1, ratio + 0.1], "vs_hf": [3.0, 2.0, 4.0], "alpha": alpha}
+def _method(name: str, ratio: float, pace: float | None = None) -> Row:
+    found: Row = {"name": name, "vs_baseline": [ratio, ratio - 0.1, ratio + 0.1], "vs_hf": [3.0, 2.0, 4.0]}
+    return found | {"tokens_per_iteration": pace}
 
 
 def test_the_table_of_speedups_repeats_its_sources(tmp_path: Path) -> None:
     place = {"date": "2026-01-01", "command": "specdec bench --out y"}
-    plain = {"title": "pair, greedy", **place, "methods": [_method("a", 2.0, 0.6), _method("hf-lookup", 3.0)]}
-    groups = {"chat": [{"name": "n", "vs_baseline": 0.7}], "all": [_method("n", 0.8, 0.3)]}
-    for folder, entry in (("01-pairs", plain), ("11-drafters", {"title": "big", **place, "modes": {"greedy": groups}})):
+    methods = [_method("a", 1.5, 1.5), _method("speculative b", 2.0, 2.5), _method("hf-lookup", 3.0)]
+    groups = {"chat": [{"name": "n", "vs_baseline": 0.7}], "all": [_method("n", 0.8, 1.2)]}
+    entries = {
+        "01-pairs": {"title": "pair, greedy", **place, "methods": methods},
+        "09-another-runtime": {"title": "plain only", **place, "methods": [_method("baseline", 1.0)]},
+        "10-compare": {"title": "silent", **place, "methods": [_method("quiet", 1.3, 1.0)]},
+        "11-drafters": {"title": "big", **place, "modes": {"greedy": groups}},
+    }
+    for folder, entry in entries.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "summary.json").write_text(json.dumps({"run": entry, "other": {"rows": [], **place}}))
     folder = run(SpeedupTable(tmp_path), tmp_path, progress=False)
-    rows = {(row["work"], row["method"]): row for row in load_rows(folder / "rows.csv")}
-    assert len(rows) == 3 and [row["method"] for row in SpeedupTable(tmp_path).best(list(rows.values()))] == ["a", "n"]
-    assert rows["pair, greedy", "a"]["vs_baseline"] == 2.0 and rows["pair, greedy", "a"]["alpha"] == 0.6
-    whole = rows["big, greedy", "n"]
-    assert [whole[name] for name in ("vs_baseline", "lower", "upper", "vs_hf", "alpha")] == pytest.approx(
-        [0.8, 0.7, 0.9, 3.0, 0.3]
+    rows = {row["work"]: row for row in load_rows(folder / "rows.csv")}
+    assert {work: row["best_method"] for work, row in rows.items()} == {"pair, greedy": "b", "silent": "quiet"} | {
+        "big, greedy": "n"
+    }
+    whole = rows["big, greedy"]
+    assert [whole[name] for name in ("vs_plain", "lower", "upper", "vs_generate")] == pytest.approx(
+        [0.8, 0.7, 0.9, 3.0]
     )
     text = (folder / "README.md").read_text()
-    assert "loses in 1: big, greedy (0.80x, 11-drafters/run)" in text
-    assert "](../01-pairs/summary.json): `specdec bench --out y`" in text
+    assert "gains in 1 " in text and "loses in 1: 11-drafters/run greedy (0.80x). In 1 it hardly drafted" in text
+    assert "| 01-pairs/run " in text and "| 11-drafters/run greedy " in text
     with pytest.raises(ValueError, match="no measurement to collect"):
         SpeedupTable(tmp_path / "elsewhere")

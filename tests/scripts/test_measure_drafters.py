@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from lab.groups import marks
-
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "measure_drafters.py"))
 
 
@@ -52,17 +50,15 @@ def test_other_settings_do_not_mix(small, tmp_path) -> None:
         SCRIPT["main"]([*small, "--max-new-tokens", "7"])
 
 
-def test_the_table_of_a_measurement_goes_into_a_document(small, tmp_path) -> None:
+def test_the_measurement_becomes_a_summary_with_tables(small, tmp_path) -> None:
     SCRIPT["main"](small)
-    begin, end = marks("pair")
-    document = tmp_path / "drafters.md"
-    document.write_text(f"before\n{begin}\n{end}\nafter\n")
-    SCRIPT["main"](["--write-table", str(document), "--out", str(tmp_path / "pair")])
-    text = document.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows[0].split("|")[2:4] == [" fox ", " hen "] or "fox" in rows[0]
-    assert [row.split("|")[1].strip() for row in rows[-5:]] == ["hf", "hf-lookup", "baseline", "ngram", "model"]
+    summarise = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "summarise.py"))
+    entry = summarise["reduce"](json.loads((tmp_path / "pair.json").read_text()))
+    groups = entry["modes"]["greedy"]
+    rows = summarise["groups_table"](groups).splitlines()
+    assert [cell.strip() for cell in rows[0].strip("|").split("|")] == ["over plain", "fox", "hen"]
+    rows = summarise["overall_table"](groups["all"]).splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["hf", "hf-lookup", "baseline", "ngram", "model"]
 
 
 def test_a_draft_of_another_tokenizer(small, tmp_path) -> None:

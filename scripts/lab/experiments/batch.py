@@ -29,6 +29,7 @@ class BatchSize:
         *("plain_tokens_per_s", "k2_tokens_per_s", "k4_tokens_per_s", "k2_speedup", "k4_speedup"),
         *("finished_percent", "padding_percent"),
     )
+    hidden = ("padding_percent",)
 
     def __init__(self, tokens: int = 96, repeats: int = 3) -> None:
         self._tokens, self._repeats = tokens, repeats

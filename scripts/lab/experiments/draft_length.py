@@ -31,6 +31,7 @@ class DraftLength:
         *("acceptance_rate", "alpha", "tokens_per_iteration", "geometric", "speedup", "lower", "upper", "predicted"),
         *(f"position_{i}" for i in SHOWN_POSITIONS),
     )
+    hidden = tuple(f"position_{i}" for i in SHOWN_POSITIONS)
 
     def __init__(self, prompts: int = 4, tokens: int = 64, repeats: int = 2) -> None:
         self._prompts, self._tokens, self._repeats = prompts, tokens, repeats

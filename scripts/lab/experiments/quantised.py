@@ -50,6 +50,7 @@ class QuantisedDrafts:
         *("alpha", "alpha_half_width", "alpha_change", "change_half_width", "mean_abs_change", "tv_to_bfloat16"),
         *("tv_half_width", "step_ms", "best_k", "speedup", "lower", "upper"),
     )
+    hidden = ("alpha_half_width", "mean_abs_change", "tv_half_width")
 
     def __init__(self, prompts: int = 4, tokens: int = 96, repeats: int = 3) -> None:
         self._prompts, self._tokens, self._repeats = prompts, tokens, repeats

@@ -43,6 +43,7 @@ class SequenceLength:
         *("plain_ms_per_token", "speculative_ms_per_token", "speedup", "lower", "upper"),
         *("alpha", "tokens_per_iteration", "draft_percent", "prefill_s"),
     )
+    hidden = ("drafter", "k", "draft_percent", "prefill_s")
 
     def __init__(
         self,

@@ -65,6 +65,7 @@ class ToyLength:
     number, name = "03a", "toy-draft-length"
     question = "Does the geometric model predict tokens per round on a random toy pair, k = 1 ... 8?"
     columns = ("alpha", "tokens_per_iteration", "geometric", "difference")
+    hidden = ()
 
     def points(self) -> list[Row]:
         return [{"k": k} for k in range(1, 9)]
@@ -101,6 +102,7 @@ class ToyTemperature:
     number, name = "03b", "toy-temperature"
     question = "Does acceptance equal the mean of 1 - TV(p, q), and what happens as T goes to 0 and to infinity?"
     columns = ("alpha", "one_minus_tv", "half_width")
+    hidden = ()
 
     def points(self) -> list[Row]:
         return [{"temperature": t} for t in TEMPERATURES]

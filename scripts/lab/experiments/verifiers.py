@@ -36,6 +36,7 @@ class TokenAgainstBlock:
         *("alpha", "token_accepted", "block_accepted", "gain_percent", "half_width_percent", "tokens_percent"),
         *("block_speedup", "lower", "upper"),
     )
+    hidden = ("lower", "upper")
 
     def __init__(self, rows: int = 32, seeds: int = 6, tokens: int = TOKENS, repeats: int = 2) -> None:
         self._rows, self._seeds, self._tokens, self._repeats = rows, seeds, tokens, repeats

@@ -41,6 +41,18 @@ class WhereTimeGoes:
         *("draft_step_ms", "draft_alone_ms", "draft_in_turn_ms"),
         *("target_fixed_ms", "target_per_token_ms", "draft_fixed_ms", "draft_per_token_ms"),
     )
+    hidden = (
+        "dtype",
+        "warping_ms",
+        "controller_ms",
+        "draft_step_ms",
+        "draft_alone_ms",
+        "draft_in_turn_ms",
+        "target_fixed_ms",
+        "target_per_token_ms",
+        "draft_fixed_ms",
+        "draft_per_token_ms",
+    )
 
     def __init__(self, prompts: int = 3, tokens: int = 64, repeats: int = 1) -> None:
         self._prompts, self._tokens, self._repeats = prompts, tokens, repeats
@@ -116,7 +128,7 @@ class WhereTimeGoes:
             step, alone, in_turn = row["draft_step_ms"], row["draft_alone_ms"], row["draft_in_turn_ms"]
             lines.append(
                 f"- {row['dtype']}, T = {row['temperature']:g}, k = {row['k']}: {row['overhead_percent']:.1f} % of the "
-                f"wall is outside both models' time. In a round the draft's forwards take "
+                f"wall time is outside both models. In a round the draft's forwards take "
                 f"{row['draft_forwards_ms']:.2f} ms and choosing its tokens {row['drafting_ms']:.2f}. A draft forward "
                 f"takes {alone:.2f} ms by itself and {in_turn:.2f} in turn with the target's, which sweep the "
                 f"processor's caches; a drafted token took {step:.2f} in runs at other moments. Of a target forward "
