@@ -10,19 +10,16 @@ import torch
 from tqdm.auto import tqdm
 from typing_extensions import Unpack
 
-from decoder import outputs
 from decoder.asked.building import Loaded, Named, load, takes
-from decoder.asked.hf_generate import request_from_transformers
 from decoder.asked.options import CallOptions
 from decoder.asked.request import Request, own_eos
 from decoder.checks import at_least
-from decoder.controllers import LONGEST, Experiences, FixedLength, Length, Warmed, check_length
+from decoder.controllers import Experiences, FixedLength, Length, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Run
-from decoder.models.changes import Origin
 from decoder.models.hf import CausalModel, rows_of
 from decoder.models.inner import inner_model
-from decoder.models.wrapped import check_unchanged, fixed_width, wrapped
+from decoder.models.wrapped import fixed_width, wrapped
 from decoder.results import GenerationResult
 from decoder.streaming import TextStream
 from decoder.text import valid_ids
@@ -100,8 +97,6 @@ class SpeculativeDecoder:
         how = {"packed": given.packed, "compile": given.compile}
         self.target_model = wrapped(self.target, "target", self._vocabulary, **how)
         self.draft_model = None if self.draft is None else wrapped(self.draft, "draft", self._vocabulary, **how)
-        self._origin = Origin(self.target, "target", **how)
-        self._draft_origin = None if self.draft is None else Origin(self.draft, "draft", **how)
         self.head = given.head
         self._named: dict[str, Drafter] = {}
         self._experiences = Experiences()
@@ -190,6 +185,8 @@ class SpeculativeDecoder:
                 f"custom_generate: this decoder serves a vocabulary of {size} ids, but the model's head has {head}; "
                 "build the decoder from a model of the same family, with its tokenizer."
             )
+        from decoder.asked.hf_generate import request_from_transformers
+
         request, hand_back = request_from_transformers(input_ids, passed, check_length(k), target, self)
         return hand_back.pack([result for batch in self._batches(request, target) for result in batch])
 
@@ -205,6 +202,8 @@ class SpeculativeDecoder:
         Raises:
             ValueError, TypeError: a decoder with compile=False; a wrong k or max_length.
         """
+        from decoder.controllers import LONGEST
+
         longest = LONGEST if check_length(k) == "auto" else int(k)
         at_least("max_length", max_length, 2, "give the longest text to come, prompt included.")
         if not self.compile:
@@ -245,18 +244,19 @@ class SpeculativeDecoder:
 
     def run_for(self, request: Request, target: CausalModel | None = None) -> Run:
         """The models and parts that this decoder lends to a call."""
-        if target is None or target is self.target_model:
-            check_unchanged(self.target_model, self._origin)
-        if self._draft_origin is not None:
-            check_unchanged(self.draft_model, self._draft_origin)
+        target = target or self.target_model
+        for model in (target, self.draft_model):
+            if model is not None:
+                model.check_unchanged()
         drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
         if request.k == "auto":
             controller = self._experiences.controller(request.drafter or self.drafter, reads=drafter.reads)
             if self.compile:
+                from decoder.controllers import Warmed
+
                 controller = Warmed(controller, self._compilations)
         else:
             controller = FixedLength(request.k)
-        target = target or self.target_model
         return Run(
             target=fixed_width(target) if request.invariant else target,
             drafter=drafter.deferred() if request.k == "auto" else drafter if request.k else NoDrafter(),
@@ -272,6 +272,8 @@ class SpeculativeDecoder:
                 results += batch
                 bar.update(len(batch))
         if request.return_dict:
+            from decoder import outputs
+
             return outputs.pack(
                 results,
                 self._sequences(results, request),

@@ -20,11 +20,9 @@ from transformers import MaxTimeCriteria
 from decoder.asked.processors import keeps_state, moved
 from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
-from decoder.grammar import GrammarMask
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
-from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
 from decoder.text import StopStrings, new_text
@@ -118,6 +116,8 @@ class Generation:
         self._parts: Parts | None = None
         self._recorder = None
         if request.recorded:
+            from decoder.outputs import Recorder
+
             self._recorder = Recorder(
                 logits=request.output_logits, scores=request.output_scores, logprobs=request.logprobs
             )
@@ -136,7 +136,7 @@ class Generation:
         asked = self._request.rows[number]
         rules = [*asked.criteria] if asked.max_time is None else [*asked.criteria, MaxTimeCriteria(asked.max_time)]
         stops: list[StopRule] = [criterion(rule, self._run.target.device, asked.padding) for rule in rules]
-        stops += [each.complete for each in asked.processors if isinstance(each, GrammarMask)]
+        stops += asked.stops
         if asked.stop_strings:
             stops.append(StopStrings(self._run.tokenizer, asked.stop_strings, asked.tokens))
         return Row(number, list(asked.tokens), len(asked.tokens), asked.limits, stops)

@@ -15,7 +15,6 @@ from transformers import GenerationConfig
 from decoder import checks
 from decoder.checks import at_least
 from decoder.drafters import DRAFTERS
-from decoder.grammar import Grammar, grammar_of
 from decoder.randomness import SOURCES
 from decoder.types import Drafter, SamplingParams
 from decoder.verify import VERIFIERS
@@ -184,6 +183,13 @@ def per_row(name: str, value: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in value]
 
 
+def grammar(name: str, value: Any) -> Any:
+    """A `decoder.grammar.Grammar`, or a mapping that says the same."""
+    from decoder.grammar import grammar_of
+
+    return grammar_of(name, value)
+
+
 def as_it_is(name: str, value: Any) -> Any:
     """Checked where it is used: by `SamplingParams`, or together with the prompt."""
     return value
@@ -229,7 +235,7 @@ class CallOptions(TypedDict, total=False):
     eos_token_id: Annotated[int | list[int] | None, as_ids, ROW]
     pad_token_id: Annotated[int | None, count(0)]
     stop_strings: Annotated[str | list[str] | None, strings, ROW]
-    grammar: Annotated[Grammar | Mapping[str, Any] | None, grammar_of, ROW]
+    grammar: Annotated[Any, grammar, ROW]
     logits_processor: Annotated[Any, callables, ROW]
     stopping_criteria: Annotated[Any, callables, ROW]
     generation_config: Annotated[GenerationConfig | None, config]

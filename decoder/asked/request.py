@@ -18,8 +18,6 @@ from decoder.asked import processors
 from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
 from decoder.asked.prompts import encode, limits_for
 from decoder.controllers import Length, check_length
-from decoder.grammar import GrammarMask
-from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
 from decoder.types import Drafter, Limits, SamplingParams, Verifier
@@ -60,7 +58,8 @@ class RowRequest:
 
     tokens: the prompt's ids, without padding; padding: ids that stood before them, which processors and stopping
         criteria see.
-    processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria.
+    processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria; stops: rules of the
+        loop's own kind.
     seed, stream: what the row's random stream is made of, so that it does not depend on its neighbours.
     """
 
@@ -73,6 +72,7 @@ class RowRequest:
     processors: tuple[Any, ...] = ()
     criteria: tuple[Any, ...] = ()
     max_time: float | None = None
+    stops: tuple[Any, ...] = ()
     padding: tuple[int, ...] = ()
 
 
@@ -163,6 +163,8 @@ class Request:
         if self.sampling != "rejection":
             check_pair(self.sampling, self.verifier)
         if self.invariant:
+            from decoder.models.fixed import check_invariant
+
             check_invariant(self.k, target.model.config._attn_implementation)
 
 
@@ -195,8 +197,12 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
     limits = limits_for(asked, len(tokens), eos, target.context_length)
     params, built = _sampling(asked, asker.params), ()
+    stops: tuple[Any, ...] = ()
     if "grammar" in asked:
+        from decoder.grammar import GrammarMask
+
         mask = GrammarMask(asked["grammar"], asker.tokenizer, target.head_size, len(tokens), limits.eos)
+        stops = (mask.complete,)
         asked = {**asked, "logits_processor": (*asked.get("logits_processor", ()), mask)}
     if processors.ASKED_BY & asked.keys():
         params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
@@ -210,6 +216,7 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
         processors=built,
         criteria=asked.get("stopping_criteria", ()),
         max_time=asked.get("max_time"),
+        stops=stops,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from decoder.controllers.auto import AutoLength
-from decoder.controllers.experience import Experience
 from decoder.types import Controller
+
+if TYPE_CHECKING:
+    from decoder.controllers.experience import Experience
 
 Length = int | Literal["auto"]
 
@@ -40,6 +41,9 @@ class Experiences:
         self._objects: dict[int, tuple[weakref.ref[Any], Experience]] = {}
 
     def of(self, drafter: Any) -> Experience:
+        """What is known of a drafter, named or an object."""
+        from decoder.controllers.experience import Experience  # what measures is loaded when it is asked for
+
         with self._lock:
             if isinstance(drafter, str):
                 return self._named.setdefault(drafter, Experience())
@@ -51,4 +55,6 @@ class Experiences:
 
     def controller(self, drafter: Any, *, reads: bool = False) -> Controller:
         """The controller of one call of k="auto"; `drafter` as the caller named it, `reads` as in `Drafter`."""
+        from decoder.controllers.auto import AutoLength
+
         return AutoLength(self.of(drafter), reads=reads)

@@ -1,8 +1,9 @@
-"""Whether a model is still the one that a decoder was built from: asked at every call.
+"""Whether a model is still the one that something was derived from: asked at every call.
 
-A model that is run as it is may change: what is new is what runs. What was derived from it does not follow: `packed`
-runs a copy, and graphs of `compile` do not look at hooks. So where something was derived, the modules are remembered,
-and a change of them is refused by name. A few milliseconds for a model of some hundred modules.
+A model that is run as it is may change: what is new is what runs (`CausalModel.check_unchanged` asks for the little
+that may not). What was derived from it does not follow: `packed` runs a copy, and graphs of `compile` do not look at
+hooks. So the modules are remembered, and a change of them is refused by name. A few milliseconds for some hundred
+modules.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from decoder.models.hf import check_no_dropout, rows_of
+from decoder.models.hf import check_no_dropout
 
 # torch's own bookkeeping, seen to below; and modes that change nothing in a forward without dropout and gradients.
 _NO_SETTINGS = frozenset(vars(nn.Module())) | {"training", "gradient_checkpointing"}
@@ -22,14 +23,13 @@ _SETTINGS = "changed its settings"
 class Origin:
     """One model as the caller gave it.
 
-    packed, compile: the options under which something was made out of it.
+    packed: the copy that packed=True made of it; None where compile=True made graphs of the model itself.
     """
 
-    def __init__(self, model: Any, role: str, *, packed: bool = False, compile: bool = False) -> None:
-        self._model, self._role, self.packed = model, role, packed
-        self._derived = "packed=True" if packed else "compile=True"
-        self._rows = _vocabulary(model)
-        self._modules = dict(_remembered(model)) if packed or compile else None
+    def __init__(self, model: Any, role: str, packed: Any = None) -> None:
+        self._model, self._role, self._packed = model, role, packed
+        self._derived = "compile=True" if packed is None else "packed=True"
+        self._modules = dict(_remembered(model))
 
     def check(self) -> None:
         """Is it still that model?
@@ -38,14 +38,6 @@ class Origin:
             ValueError: naming what has changed, and the remedy.
         """
         check_no_dropout(self._model, self._role)
-        rows = _vocabulary(self._model)
-        if rows != self._rows:
-            raise ValueError(
-                f"the {self._role}'s vocabulary has changed from {self._rows[0]} to {rows[0]} ids since the decoder "
-                "was built; build it again."
-            )
-        if self._modules is None:
-            return
         found = dict(_remembered(self._model))
         changes = [
             (name, _difference(self._modules.get(name), found.get(name)))
@@ -58,10 +50,10 @@ class Origin:
                 f"{self._derived}: module {name!r} of the {self._role} {what} since the decoder was built, which would "
                 "not be seen; build it again."
             )
+        if self._packed is not None:
+            from decoder.models.packed import check_unchanged
 
-
-def _vocabulary(model: Any) -> tuple[int, int]:
-    return rows_of(model.get_output_embeddings()), rows_of(model.get_input_embeddings())
+            check_unchanged(self._packed)
 
 
 class _Same:

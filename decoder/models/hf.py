@@ -16,8 +16,7 @@ from torch import Tensor
 from decoder.clock import clock_for
 from decoder.models.cache import PositionCache, cache_argument, check_rollback
 from decoder.models.features import FeatureTape, feature_modules, recorded
-from decoder.models.inputs import Inputs, attention_mask, grouped_heads, tree_mask
-from decoder.models.sharing import is_quantised
+from decoder.models.inputs import Inputs, attention_mask, context_length, grouped_heads, tree_mask
 from decoder.trees import Tree
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
@@ -28,26 +27,6 @@ BATCHED_FAMILIES = frozenset(
 # Tested one row at a time.
 SINGLE_FAMILIES = frozenset("falcon bloom".split())
 _DROPOUT = ("dropout", "pdrop", "dropout_rate")  # how attributes are called that hold a rate
-
-
-def context_length(model: Any) -> int | None:
-    """Positions the model was built for, or None where its configuration names no limit.
-
-    LongRoPE turns every key anew beyond its original length; cached keys would be wrong there, so the context ends.
-    """
-    config = model.config.get_text_config(decoder=True)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
-        original = rope.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
-        if original:
-            return int(original)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
 
 
 def input_device(model: Any) -> torch.device:
@@ -94,6 +73,12 @@ def _dropout_rate(module: torch.nn.Module, config: Mapping[str, Any]) -> float:
     return max(float(rate) for rate in rates if isinstance(rate, (int, float)))
 
 
+def _is_quantised(model: Any) -> bool:
+    from decoder.models.sharing import is_quantised
+
+    return is_quantised(model)
+
+
 class CausalModel:
     """A loaded model plus what the loop must know of it. Shared by all runs; holds no run's state.
 
@@ -128,7 +113,7 @@ class CausalModel:
         self._prepared = Inputs(self.context_length, self.device)
         self._banned = torch.tensor(self.banned, dtype=torch.long, device=self.device)
         kind = f"{role} {type(model).__name__} (model_type={config.model_type!r})"
-        if role == "target" and is_quantised(model):
+        if role == "target" and _is_quantised(model):
             from decoder.models.probe import check_causal
 
             check_causal(self._uncached, min(self.vocab_size, self.embedding_size), model.dtype, kind)
@@ -149,10 +134,27 @@ class CausalModel:
         split = self._mask_by_type or self._windowed
         return self._batched_family and not split and self.model.config._attn_implementation == "sdpa"
 
+    def check_unchanged(self) -> None:
+        """Whether the model can still be run as it was taken: a model in the caller's hands may change.
+
+        Raises:
+            ValueError: training mode with dropout, or a vocabulary of another size.
+        """
+        if self.origin is not None:
+            self.origin.check()
+        check_no_dropout(self.model, self.role)
+        rows = rows_of(self.model.get_output_embeddings()), rows_of(self.model.get_input_embeddings())
+        if rows != (self.head_size, self.embedding_size):
+            raise ValueError(
+                f"the {self.role}'s vocabulary has changed from {self.head_size} to {rows[0]} ids since the decoder "
+                "was built; build it again."
+            )
+
     def _uncached(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
         return self.fit_vocabulary(logits)
 
+    origin: Any = None  # a `models.changes.Origin` where this was derived from a model, which may change
     compilations = 0  # graphs made so far; here none ever
 
     def warm_up(self, width: int, limit: int, told: Callable[[int], None]) -> None:

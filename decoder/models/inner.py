@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from decoder.models.hf import check_no_dropout, input_device
-from decoder.models.probe import allowed_error, relative_error
 
 _TOKENS = (0, 1, 2, 1, 0)  # what the wrapper and the model within are compared on
 
@@ -59,6 +58,8 @@ def _without_adapter(model: Any, role: str) -> Any:
 
 
 def _same_logits(model: Any, inner: Any) -> bool:
+    from decoder.models.probe import allowed_error, relative_error
+
     ids = torch.tensor([_TOKENS], device=input_device(inner))
     try:
         with torch.inference_mode():

@@ -21,6 +21,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,26 @@ from decoder.trees import Tree
 _ROWS = 32  # queries the staircase serves; longer forwards are prefills, whose mask is the library's
 _KEPT = 65_536  # positions held; contexts of millions are announced, and positions beyond are made when needed
 _FIRST = 512  # columns to begin with; doubled when a text grows beyond them
+
+
+def context_length(model: Any) -> int | None:
+    """Positions the model was built for, or None where its configuration names no limit.
+
+    LongRoPE turns every key anew beyond its original length; cached keys would be wrong there, so the context ends.
+    """
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        if original:
+            return int(original)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 class Inputs:

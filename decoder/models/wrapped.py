@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoder.models.changes import Origin
 from decoder.models.hf import CausalModel
 
 
@@ -25,15 +24,22 @@ def wrapped(
     Raises:
         ValueError: the model cannot be run here, or not be packed.
     """
+    if not (packed or compile):
+        return CausalModel(model, role, *vocabulary)
+    from decoder.models.changes import Origin
+
+    inner, kind = model, CausalModel
     if packed:
         from decoder.models.packed import packed_copy
 
-        model = packed_copy(model, role)
+        inner = packed_copy(model, role)
     if compile:
         from decoder.models.compiled import CompiledModel
 
-        return CompiledModel(model, role, *vocabulary)
-    return CausalModel(model, role, *vocabulary)
+        kind = CompiledModel
+    found = kind(inner, role, *vocabulary)
+    found.origin = Origin(model, role, inner if packed else None)
+    return found
 
 
 def fixed_width(model: CausalModel) -> CausalModel:
@@ -42,16 +48,3 @@ def fixed_width(model: CausalModel) -> CausalModel:
 
     fixed: Any = FixedWidthModel(model)  # stands for what it wraps
     return fixed  # type: ignore[no-any-return]
-
-
-def check_unchanged(model: Any, origin: Origin) -> None:
-    """Whether what runs still stands for the caller's model.
-
-    Raises:
-        ValueError: naming what has changed.
-    """
-    origin.check()
-    if origin.packed:
-        from decoder.models.packed import check_unchanged
-
-        check_unchanged(model.model)

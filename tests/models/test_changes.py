@@ -127,7 +127,7 @@ def test_graphs_do_not_look_at_hooks_so_compile_refuses_them_too() -> None:
 def test_what_changes_nothing_is_no_change(greedy) -> None:
     model = toy_model("llama", seed=5, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
     spec = SpeculativeDecoder.from_models(model, temperature=0, packed=True)
-    origin = Origin(model, "target", packed=True)
+    origin = Origin(model, "target")
     model.train().eval()
     with torch.no_grad():
         model(torch.tensor([PROMPT]), output_hidden_states=True, output_attentions=True)  # puts in hooks that stay
