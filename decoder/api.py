@@ -15,7 +15,8 @@ from decoder.asked.building import Loaded, Named, load, takes
 from decoder.asked.hf_generate import request_from_transformers
 from decoder.asked.options import CallOptions
 from decoder.asked.request import Request, own_eos
-from decoder.controllers import Experiences, FixedLength, Length, check_length
+from decoder.checks import at_least
+from decoder.controllers import LONGEST, Experiences, FixedLength, Length, Warmed, check_length
 from decoder.drafters import DRAFTERS, NoDrafter
 from decoder.generation import Generation, Run
 from decoder.models.hf import CausalModel
@@ -42,7 +43,10 @@ class SpeculativeDecoder:
         the target's.
     gguf_file, draft_gguf_file: a GGUF file within the named source.   trust_remote_code: as in transformers.
     temperature, top_p, top_k, min_p: default sampling; temperature 0 is greedy.
-    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "model" with a draft model, else "ngram".
+    drafter: a name in `decoder.drafters.DRAFTERS` or a `Drafter`; None means "eagle" with a head, "model" with a draft
+        model, else "ngram".
+    head: a trained draft head for drafter="eagle", which it makes the default: a folder, or a loaded one. Without it,
+        "eagle" takes the packaged head of this target.
     verifier: "auto", "match", "token", "block" or a `Verifier`.
     seed: None draws one from torch's global generator at each call.
     sampling: "rejection" (accepts most), or "gumbel": with a seed the sampled tokens are the same for the baseline,
@@ -90,6 +94,7 @@ class SpeculativeDecoder:
         how = {"packed": given.packed, "compile": given.compile}
         self.target_model = wrapped(given.target, "target", self._vocabulary, **how)
         self.draft_model = None if given.draft is None else wrapped(given.draft, "draft", self._vocabulary, **how)
+        self.head = given.head
         self._named: dict[str, Drafter] = {}
         self._experiences = Experiences()
         self.drafter = self.drafter_for(given.drafter)
@@ -98,7 +103,8 @@ class SpeculativeDecoder:
         """The drafter that a name stands for here, or an object bound to these models; None is the default's."""
         if isinstance(choice, Drafter):
             return choice.bind(self.target_model, self.draft_model)
-        name = choice if choice is not None else "model" if self.draft_model is not None else "ngram"
+        own = "eagle" if self.head is not None else "model" if self.draft_model is not None else "ngram"
+        name = choice if choice is not None else own
         if name not in self._named:  # made once: a quantised draft takes its time
             self._named[name] = DRAFTERS[name].for_decoder(self)
         return self._named[name]
@@ -149,6 +155,7 @@ class SpeculativeDecoder:
 
     def stream(self, prompt: Any, *, k: Length = 4, **options: Unpack[CallOptions]) -> TextStream:
         """Generate one prompt as an iterator of text pieces; its `.result` is there at the end."""
+        check_length(k)
         if self.tokenizer is None:
             raise ValueError("stream() yields text and needs a tokenizer; pass tokenizer= when building the decoder.")
         request = Request.of(prompt, options, k, "stream", self)
@@ -178,6 +185,40 @@ class SpeculativeDecoder:
         request, hand_back = request_from_transformers(input_ids, passed, check_length(k), target, self)
         return hand_back.pack([result for batch in self._batches(request, target) for result in batch])
 
+    def warm_up(self, *, k: Length = 4, max_length: int = 239, progress: bool = True) -> dict[str, list[int]]:
+        """Compile now what calls with up to k drafted tokens will run: of a decoder with compile=True.
+
+        k: "auto" compiles for every draft length. max_length: of the texts to come, prompt included; graphs serve
+        lengths up to a power of two of slots (239 tokens in the smallest). torch keeps compiled code on disk, so that
+        another process has it in a fraction of the time.
+
+        Returns the block sizes that have graphs, for "target" and "draft".
+
+        Raises:
+            ValueError, TypeError: a decoder with compile=False; a wrong k or max_length.
+        """
+        longest = LONGEST if check_length(k) == "auto" else int(k)
+        at_least("max_length", max_length, 2, "give the longest text to come, prompt included.")
+        if not self.compile:
+            raise ValueError("warm_up() compiles forwards; build the decoder with compile=True.")
+        models = {"target": (self.target_model, longest + 1)}
+        if self.draft_model is not None and longest:
+            models["draft"] = (self.draft_model, 2)  # behind full acceptance it feeds two
+        sizes: dict[str, list[int]] = {role: [] for role in models}
+        with tqdm(disable=not progress, unit="graph") as bar:
+            for role, (model, width) in models.items():
+                bar.set_description(f"compiling the {role}")
+
+                def told(size: int, role: str = role) -> None:
+                    sizes[role].append(size)
+                    bar.update()
+
+                model.warm_up(width, max_length, told)
+        return sizes
+
+    def _compilations(self) -> int:
+        return sum(model.compilations for model in (self.target_model, self.draft_model) if model is not None)
+
     # ---- measuring ----
 
     def profile(self, prompt: Any, **options: Any) -> Profile:
@@ -201,6 +242,8 @@ class SpeculativeDecoder:
         drafter = self.drafter if request.drafter is None else self.drafter_for(request.drafter)
         if request.k == "auto":
             controller = self._experiences.controller(request.drafter or self.drafter, reads=drafter.reads)
+            if self.compile:
+                controller = Warmed(controller, self._compilations)
         else:
             controller = FixedLength(request.k)
         target = target or self.target_model

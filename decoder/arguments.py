@@ -25,6 +25,7 @@ _COMMANDS = (  # name, what it does, an example
     ("sweep", "measure the speed-up over draft lengths", "--k 1-8 --temperature 0 --plot sweep.png"),
     ("profile", "show where the time of one generation goes", '"Once upon a time" --k 4 --picture profile.png'),
     ("advise", "answer whether to speculate here, and how", "--prompts prompts.txt --drafters model,ngram"),
+    ("train-head", "train a draft head for a model", "--target MODEL --data prompts.jsonl --out my-head --minutes 60"),
     ("report", "turn a report's JSON into one HTML file", "run.json --out run.html"),
 )
 COMMANDS = tuple(name for name, _, _ in _COMMANDS)
@@ -94,6 +95,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drafter", choices=sorted(DRAFTERS), help="default: the draft model if there is one, else ngram"
     )
+    group.add_argument("--head", metavar="FOLDER", help="a trained draft head, for --drafter eagle")
     group.add_argument("--draft-bits", type=int, choices=(4, 8), help="narrow weights for the draft (CPU); still exact")
     group.add_argument("--verifier", choices=sorted(VERIFIERS), help="how drafts are judged; all are lossless")
     group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps")
@@ -187,6 +189,31 @@ def _add_timed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="also write .json, .md and .html")
 
 
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    """Options of `decoder.training.recipe.Recipe` keep its defaults where they are left out."""
+    parser.add_argument("--target", default="tiny", help="hub name or folder (default: the bundled target)")
+    parser.add_argument("--data", required=True, metavar="FILE", help="prompts, or .jsonl of texts as ids, or a folder")
+    parser.add_argument(
+        "--out", required=True, metavar="FOLDER", help="the head, its curves, and what goes on from there"
+    )
+    parser.add_argument("--minutes", type=float, help="wall time of the training, which the rates follow (default 60)")
+    parser.add_argument("--steps", type=positive, help="or so many optimiser steps, whichever ends first")
+    parser.add_argument("--vocabulary", type=int, help="ids the head can propose; 0 is all (default 8192)")
+    parser.add_argument("--unroll", type=positive, help="steps on its own outputs that it is trained for (default 4)")
+    parser.add_argument("--loss", choices=("kl", "tv"), help="KL or total variation (default kl)")
+    parser.add_argument("--tokens-per-step", type=positive, metavar="N", help="of all processes (default 6000)")
+    parser.add_argument("--tokens-per-batch", type=positive, metavar="N", help="in one forward (default 1500)")
+    parser.add_argument("--longest", type=positive, metavar="N", help="tokens of a text (default 1024)")
+    parser.add_argument("--rate", type=float, help="of the matrices (default 0.001)")
+    parser.add_argument("--checkpoint-minutes", type=float, metavar="M", help="between checkpoints (default 5)")
+    parser.add_argument(
+        "--store-gb", type=float, default=8.0, metavar="GB", help="hidden states kept on disk (default 8)"
+    )
+    parser.add_argument("--dtype", help="of the target: float32 (default), bfloat16 or float16")
+    add_length(parser)
+    parser.add_argument("--seed", type=int, help="of texts and batches (default 0)")
+
+
 def _add_own(built: Mapping[str, argparse.ArgumentParser]) -> None:
     """What only some commands have."""
     if "generate" in built:
@@ -196,6 +223,8 @@ def _add_own(built: Mapping[str, argparse.ArgumentParser]) -> None:
     if "report" in built:
         built["report"].add_argument("file", help="a JSON file that bench, sweep or a script wrote")
         built["report"].add_argument("--out", metavar="FILE", help="default: beside the JSON")
+    if "train-head" in built:
+        _add_training(built["train-head"])
     _add_bench(built["bench"])
     built["sweep"].add_argument(
         "--k", type=fixed_lengths, default=list(range(1, 9)), help="draft lengths (default 1-8)"
@@ -243,7 +272,7 @@ def build_parser(
     _add_own(built)
     for name, each in built.items():
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        if name == "report":
+        if name in ("report", "train-head"):
             continue
         source.add_prompts(each, name)
         add_length(each)

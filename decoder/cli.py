@@ -81,6 +81,12 @@ def _report(options: argparse.Namespace) -> None:
     print(write_html(options.file, options.out))
 
 
+def _train_head(options: argparse.Namespace) -> None:
+    from decoder.training.command import run_command
+
+    run_command(options)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace, Setup], None]] = {
     "generate": _generate,
     "compare": _compare,
@@ -109,6 +115,8 @@ def run(
     try:
         if options.command == "report":
             _report(options)
+        elif options.command == "train-head":
+            _train_head(options)
         else:
             COMMANDS[options.command](options, set_up(options))
         sys.stdout.flush()

@@ -20,6 +20,7 @@ from transformers import MaxTimeCriteria
 from decoder.asked.processors import keeps_state, moved
 from decoder.asked.request import Request, RowRequest
 from decoder.clock import clock_for
+from decoder.grammar import GrammarMask
 from decoder.loop import Parts, Row, StopRule, run
 from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel
@@ -27,9 +28,9 @@ from decoder.outputs import Recorder
 from decoder.randomness import SOURCES
 from decoder.results import GenerationResult, row_rounds
 from decoder.text import StopStrings, new_text
-from decoder.types import Controller, Drafter, SamplingParams, Step, Verifier
+from decoder.types import Controller, Drafter, Step, Verifier
 from decoder.verify import VERIFIERS, GreedyVerifier, MatchVerifier
-from decoder.warpers import Warper
+from decoder.warpers import RowSettings, Warper
 
 
 def criterion(rule: Any, device: torch.device, padding: Sequence[int] = ()) -> StopRule:
@@ -135,6 +136,7 @@ class Generation:
         asked = self._request.rows[number]
         rules = [*asked.criteria] if asked.max_time is None else [*asked.criteria, MaxTimeCriteria(asked.max_time)]
         stops: list[StopRule] = [criterion(rule, self._run.target.device, asked.padding) for rule in rules]
+        stops += [each.complete for each in asked.processors if isinstance(each, GrammarMask)]
         if asked.stop_strings:
             stops.append(StopStrings(self._run.tokenizer, asked.stop_strings, asked.tokens))
         return Row(number, list(asked.tokens), len(asked.tokens), asked.limits, stops)
@@ -160,7 +162,7 @@ class Generation:
             drafter = drafter.greedy()  # processing in order needs a deterministic draft
         if turn is not None:
             drafter = drafter.with_cache(turn.draft)
-        warp = Warper.of_rows([(row.params, row.processors) for row in asked])
+        warp = Warper.of_rows([(row.params, row.processors, row.padding) for row in asked])
         limit = max(row.limits.max_length for row in self.rows)
         held = turn.target if turn else None
         target = own.target.open(len(self.rows), limit, held)
@@ -178,14 +180,14 @@ class Generation:
             in_order=in_order,
         )
 
-    def _draft_rows(self, in_order: bool, device: torch.device) -> list[tuple[SamplingParams, Sequence[Any]]]:
+    def _draft_rows(self, in_order: bool, device: torch.device) -> list[RowSettings]:
         """The same settings; with processors whose tensors are on the draft's device, where that is another one, and
         without any where they must see each prefix once."""
         elsewhere = device != torch.device(self._run.target.device)
-        rows: list[tuple[SamplingParams, Sequence[Any]]] = []
+        rows: list[RowSettings] = []
         for row in self._asked():
-            own = [moved(processor, device) for processor in row.processors] if elsewhere else row.processors
-            rows.append((row.params, () if in_order else own))
+            own = () if in_order else row.processors
+            rows.append((row.params, [moved(each, device) for each in own] if elsewhere else own, row.padding))
         return rows
 
     @contextmanager

@@ -19,11 +19,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from decoder.laps import Clock, Lap, Laps
+from decoder.proposals import as_wide_as_its_tree, within_vocabulary
 from decoder.readout import Read, read_verdict
 from decoder.types import (
     Controller,
@@ -34,6 +36,7 @@ from decoder.types import (
     RandomSource,
     RowStep,
     Step,
+    TreeSession,
     Verifier,
     Warp,
     ragged,
@@ -93,6 +96,11 @@ class Parts:
     draft_clock: Clock
     in_order: bool = False
 
+    @property
+    def trees(self) -> bool:
+        """Whether a tree of drafted tokens can be verified; else drafters are asked for chains."""
+        return all(getattr(part, "trees", False) for part in (self.target, self.verifier)) and not self.in_order
+
 
 def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
     """Generate until every row has finished, yielding a `Step` per round.
@@ -118,9 +126,7 @@ def run(rows: Sequence[Row], parts: Parts) -> Iterator[Step]:
         if parts.drafter.learns:
             draft_lap = _learn(contexts, draft, logits, parts, draft_lap)
         record = _settle(live, contexts, draft, logits, parts)
-        parts.target.commit([len(row.tokens) - 1 for row in live])
-        if any(draft.counts):
-            parts.drafter.keep([part.accepted for part in record])
+        _keep(live, draft, record, parts)
         ended = time.perf_counter()
         step = Step(index, tuple(record), ended - began, lap, draft_lap, k)
         parts.controller.observe(step)
@@ -139,12 +145,16 @@ def _start(live: Sequence[Row], parts: Parts) -> Lap:
     """The drafter of this run takes the place of its recipe; a draft model prefills the prompts here."""
     mark = parts.draft_clock.start()
     limit = max(row.limits.max_length for row in live)
-    parts.drafter = parts.drafter.start([row.tokens for row in live], parts.draft_warp, parts.random, limit)
+    recipe = parts.drafter if parts.trees else parts.drafter.chains()
+    parts.drafter = recipe.start([row.tokens for row in live], parts.draft_warp, parts.random, limit)
     return parts.draft_clock.stop(mark)
 
 
 def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Parts, k: int) -> tuple[Draft, Lap | None]:
-    """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit."""
+    """A round emits up to k + 1 tokens, so a row drafts at most one fewer than it may still emit.
+
+    Of a tree k counts the nodes, so that a round of k costs what it says.
+    """
     counts = [max(0, min(k, row.room() - 1)) for row in live]
     if not any(counts):
         return Draft.nothing(len(live)), None
@@ -153,19 +163,13 @@ def _propose(live: Sequence[Row], contexts: Sequence[Sequence[int]], parts: Part
     assert draft.tokens.shape[0] == len(live) and all(
         0 <= got <= asked for got, asked in zip(draft.counts, counts, strict=True)
     ), f"drafter {parts.drafter.name!r} proposed {draft.counts} where at most {counts} were asked for"
-    return _emittable(draft, parts.target.vocab_size), parts.draft_clock.stop(mark)
-
-
-def _emittable(draft: Draft, vocab_size: int) -> Draft:
-    """Cut each row before the first id outside the target's vocabulary: a prompt that is looked up may hold one."""
-    if draft.probs is not None or draft.tokens.device.type != "cpu" or draft.tokens.numel() == 0:
-        return draft  # drawn by a model over the target's own vocabulary
-    low, high = draft.tokens.aminmax()
-    if int(low) >= 0 and int(high) < vocab_size:
-        return draft
-    outside = (draft.tokens < 0) | (draft.tokens >= vocab_size)
-    counts = [min(n, [*row, True].index(True)) for n, row in zip(draft.counts, outside.tolist(), strict=True)]
-    return replace(draft, tokens=draft.tokens.masked_fill(outside, 0), counts=counts)
+    draft = within_vocabulary(draft, parts.target.vocab_size)
+    admitted = parts.warp.admitted(contexts, draft)
+    if admitted != draft.counts:
+        draft = replace(draft, tokens=draft.tokens[:, : max(admitted)], counts=admitted)
+    if draft.tree is not None:
+        draft = as_wide_as_its_tree(draft, parts.drafter.name, parts.trees)
+    return draft, parts.draft_clock.stop(mark)
 
 
 def _learn(contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor, parts: Parts, draft_lap: Lap | None) -> Lap:
@@ -184,7 +188,10 @@ def _forward(contexts: Sequence[Sequence[int]], draft: Draft, target: ModelSessi
     if draft.tokens.shape[1] == 0:
         return target.feed(known, starts, [len(tokens) - 1 for tokens in unseen])
     assert known.shape[1] == 1, "only the prefill feeds more than the last committed token"
-    return target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)
+    fed = torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1)
+    if draft.tree is None:
+        return target.feed(fed, starts)
+    return cast(TreeSession, target).feed(fed, starts, tree=draft.tree)
 
 
 def _settle(
@@ -195,13 +202,33 @@ def _settle(
         return _settle_in_order(live, draft, logits, parts)
     starts = [len(context) for context in contexts]
     tokens = draft.tokens.to(logits.device)
-    scores = parts.warp.scores(logits, contexts, tokens)
+    if draft.tree is None:
+        scores = parts.warp.scores(logits, contexts, tokens)
+    else:
+        scores = parts.warp.scores(logits, contexts, tokens, tree=draft.tree)
     peak = scores.amax(-1)  # [B, K+1]; NaN wins, -inf only where all are
     p = scores if parts.warp.greedy else parts.warp.probs(scores)
     verdict = parts.verifier(p, draft, parts.random, starts)
     host = read_verdict(verdict, tokens, torch.isfinite(peak), draft)
     sampled = draft.probs is not None
-    return [_emit(row, host[b], draft.counts[b], sampled) for b, row in enumerate(live)]
+    if draft.tree is None:
+        return [_emit(row, host[b], draft.counts[b], sampled) for b, row in enumerate(live)]
+    assert verdict.paths is not None, f"verifier {parts.verifier.name!r} names no path of a tree"
+    each = zip(live, host, draft.tree.parents, verdict.paths, strict=True)
+    return [_emit(row, read, len(parents), sampled, parents, path) for row, read, parents, path in each]
+
+
+def _keep(live: Sequence[Row], draft: Draft, record: Sequence[RowStep], parts: Parts) -> None:
+    """Caches and drafter learn what became of the proposal."""
+    lengths = [len(row.tokens) - 1 for row in live]
+    if draft.tree is None:
+        parts.target.commit(lengths)
+        if any(draft.counts):
+            parts.drafter.keep([part.accepted for part in record])
+        return
+    paths = [part.path for part in record]
+    cast(TreeSession, parts.target).commit(lengths, paths)
+    parts.drafter.keep_paths(paths)
 
 
 def _draft_error(row: Row) -> NonFiniteLogits:
@@ -218,32 +245,31 @@ def _target_error(row: Row, position: int) -> NonFiniteLogits:
     )
 
 
-def _emit(row: Row, read: Read, count: int, sampled: bool) -> RowStep:
-    """Refuse rubbish, then commit the accepted tokens and the one after them."""
+def _emit(
+    row: Row, read: Read, count: int, sampled: bool, parents: Sequence[int] = (), path: Sequence[int] = ()
+) -> RowStep:
+    """Refuse rubbish, then commit the accepted tokens and the one after them. parents, path: of a tree."""
     if not read.draft_finite and count:
         raise _draft_error(row)
-    # A sampled draft is judged by the p after it, too, so a token that leads to NaN must not just seem rejected.
-    judged = read.accepted + 1 + sampled
-    bad = next((i for i, fine in enumerate(read.target_finite[:judged]) if not fine), None)
+    if parents:  # the verdict rests on what follows the root and the nodes kept
+        finite = [read.target_finite[node + 1] for node in (-1, *path)]
+        kept = [read.drafted[node] for node in path]
+    else:  # a sampled draft is judged by the p after it, too: a token that leads to NaN must not just seem rejected
+        finite = read.target_finite[: read.accepted + 1 + sampled]
+        kept = read.drafted[: read.accepted]
+    bad = next((i for i, fine in enumerate(finite) if not fine), None)
     if bad is not None:
         raise _target_error(row, len(row.tokens) - 1 + bad)
-    emitted = row.append([*read.drafted[: read.accepted], read.next_token])
-    return _row_step(row, read.drafted, read.accepted, emitted, read.overlap)
+    emitted = row.append([*kept, read.next_token])
+    step = _row_step(row, read.drafted, read.accepted, emitted, read.overlap)
+    return replace(step, parents=tuple(parents), path=tuple(path)) if parents else step
 
 
 def _row_step(
     row: Row, drafted: Sequence[int], accepted: int, emitted: Sequence[int], overlap: Sequence[float] = ()
 ) -> RowStep:
-    return RowStep(
-        row.number,
-        tuple(drafted),
-        accepted,
-        tuple(emitted),
-        row.finish_reason,
-        tuple(overlap),
-        len(row.tokens),
-        row.room(),
-    )
+    reason, length = row.finish_reason, len(row.tokens)
+    return RowStep(row.number, tuple(drafted), accepted, tuple(emitted), reason, tuple(overlap), length, row.room())
 
 
 def _settle_in_order(live: Sequence[Row], draft: Draft, logits: Tensor, parts: Parts) -> list[RowStep]:

@@ -18,7 +18,8 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder.results import GenerationResult, TokenLogprobs
-from decoder.types import ModelSession, Step
+from decoder.trees import Tree
+from decoder.types import Contexts, ModelSession, Rows, Step
 from decoder.warpers import Warper
 
 
@@ -54,12 +55,13 @@ class Recorder:
         position = 0
         for b, part in enumerate(step.rows):
             said = self.rows.setdefault(part.row, Said())
-            logits = self._fed[b, : len(part.emitted)].float()
-            for i, token in enumerate(part.emitted):
+            after = [0, *(node + 1 for node in part.path)] if part.parents else range(len(part.emitted))
+            for i, token in zip(after, part.emitted, strict=False):
+                logits = self._fed[b, i].float()
                 if self._want_logits:
-                    said.logits.append(logits[i].clone())
+                    said.logits.append(logits.clone())
                 if self._top is not None:
-                    said.logprobs.append(_logprobs(logits[i], token, self._top))
+                    said.logprobs.append(_logprobs(logits, token, self._top))
                 if self._want_scores:
                     own = self._warped[position][0, 0] if in_turn else self._warped[0][b, i]
                     said.scores.append(own.clone())
@@ -90,8 +92,8 @@ class _RecordedSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
-        logits = self._session.feed(tokens, starts, at)
+    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None, **shape: Any) -> Tensor:
+        logits = self._session.feed(tokens, starts, at, **shape)
         self._recorder.fed(logits)
         return logits
 
@@ -108,11 +110,12 @@ class _RecordedWarp:
     def scores(
         self,
         logits: Tensor,
-        contexts: Sequence[Sequence[int]],
+        contexts: Contexts,
         drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
+        tree: Tree | None = None,
     ) -> Tensor:
-        scores = self._warp.scores(logits, contexts, drafted, rows)
+        scores = self._warp.scores(logits, contexts, drafted, rows, tree)
         self._recorder.warped(self._warp.warped_scores(scores, rows))
         return scores
 

@@ -9,6 +9,7 @@ Definitions (the field's):
     tokens_per_iteration         tokens emitted after the prefill / target forwards after the prefill
     acceptance_per_position[i]   rounds that accepted at least i + 1 tokens / rounds (vLLM's, unconditional)
 So `num_accepted_tokens` is the number of tokens whose fate is "accepted".
+Of a tree every node is verified and counts as drafted: its acceptance_rate is low by nature. A position is a depth.
 `prefill_s + draft_s + target_s + overhead_s == wall_s`; overhead is the remainder, reported and never hidden.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from decoder.text import token_pieces
+from decoder.trees import depths_of
 from decoder.types import RowStep, Step
 
 FATES = ("accepted", "recovered", "bonus", "plain")
@@ -43,6 +45,20 @@ class RowRound:
     wall_s: float
     draft_s: float
     target_s: float
+    parents: tuple[int, ...] = ()  # of a tree: each drafted token's parent, -1 for the committed text
+    path: tuple[int, ...] = ()  # of a tree: the nodes accepted
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path proposed."""
+        return max(depths_of(self.parents), default=0) if self.parents else len(self.drafted)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing was proposed beyond what was accepted."""
+        if self.parents:
+            return (self.path[-1] if self.path else -1) not in self.parents
+        return self.accepted == len(self.drafted)
 
     def fates(self) -> list[str]:
         """What each emitted token was: accepted, recovered (after a rejection), bonus (full acceptance) or plain."""
@@ -51,14 +67,13 @@ class RowRound:
             if not self.drafted:
                 names.append("plain")
             else:
-                names.append("bonus" if self.accepted == len(self.drafted) else "recovered")
+                names.append("bonus" if self.exhausted else "recovered")
         return names
 
     @property
     def tested(self) -> int:
         """Positions of the text at which a drafted token was judged: the accepted ones and the first rejected one."""
-        rejected = len(self.emitted) > self.accepted < len(self.drafted)
-        return self.accepted + rejected
+        return self.accepted + (len(self.emitted) > self.accepted and not self.exhausted)
 
 
 def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
@@ -68,8 +83,8 @@ def row_rounds(steps: Sequence[Step], row: int) -> tuple[RowRound, ...]:
         mine: RowStep | None = next((part for part in step.rows if part.row == row), None)
         if mine is not None:
             accepted = min(mine.accepted, len(mine.emitted))  # the text may have ended among the accepted ones
-            times = (step.wall_s, step.draft_s, step.target_s)
-            found.append(RowRound(step.index, mine.drafted, accepted, mine.emitted, *times))
+            times, tree = (step.wall_s, step.draft_s, step.target_s), (mine.parents, mine.path[:accepted])
+            found.append(RowRound(step.index, mine.drafted, accepted, mine.emitted, *times, *tree))
     return tuple(found)
 
 
@@ -171,7 +186,7 @@ class GenerationResult:
 
     @property
     def acceptance_per_position(self) -> tuple[float, ...]:
-        depth = max((len(step.drafted) for step in self._rounds), default=0)
+        depth = max((step.depth for step in self._rounds), default=0)
         return tuple(_ratio(sum(step.accepted > i for step in self._rounds), self.num_iterations) for i in range(depth))
 
     @property
@@ -219,6 +234,7 @@ class GenerationResult:
                 "drafted": list(step.drafted),
                 "accepted": step.accepted,
                 "emitted": list(step.emitted),
+                **({"parents": list(step.parents), "path": list(step.path)} if step.parents else {}),
                 "wall_s": step.wall_s,
                 "draft_s": step.draft_s,
                 "target_s": step.target_s,

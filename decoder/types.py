@@ -14,11 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from decoder.checks import at_least, in_range, number
 from decoder.laps import Lap
+from decoder.sampling import SamplingParams as SamplingParams
+from decoder.trees import Tree
 
 Contexts = Sequence[Sequence[int]]  # token ids of each row
 Rows = Sequence[int] | None  # which rows of a run; None: all
+Paths = Sequence[Sequence[int]]  # nodes of each row's tree, from the root down
 
 
 def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -26,35 +28,6 @@ def ragged(rows: Sequence[Sequence[int]]) -> Tensor:
     width = max(map(len, rows), default=0)
     padded = [[*row, *[0] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How a distribution is warped before a token is taken from it.
-
-    Applied in transformers' order: temperature, top-k, top-p, min-p.
-
-    temperature: >= 0; 0 is greedy decoding.  top_p: (0, 1]; 1 keeps all.
-    top_k: >= 0; 0 keeps all.                 min_p: [0, 1]; 0 keeps all.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 0.9
-    top_k: int = 0
-    min_p: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= number("temperature", self.temperature) < float("inf"):
-            raise ValueError(f"temperature={self.temperature!r} must be >= 0 and finite; 0 means greedy decoding.")
-        number("top_p", self.top_p)
-        in_range("top_p", self.top_p, 0, 1, "use 1.0 to keep every token.", include_low=False)
-        number("min_p", self.min_p)
-        in_range("min_p", self.min_p, 0, 1, "use 0.0 to keep every token.")
-        at_least("top_k", self.top_k, 0, "use 0 to keep every token.", wanted="an integer")
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +41,7 @@ class Draft:
     finite: [B] bool, False where the draft's logits were NaN or all -inf; None when that cannot happen.
     sampled: True asks to be verified like a sampled proposal although `probs` is None. A drafter that samples in some
             rounds only says so in all of them, so that a row's rule does not depend on its neighbours.
+    tree: which token each one follows; None: each follows the one before it. See `Drafter.chains`.
     """
 
     tokens: Tensor
@@ -75,6 +49,7 @@ class Draft:
     probs: Tensor | None = None
     finite: Tensor | None = None
     sampled: bool = False
+    tree: Tree | None = None
 
     @classmethod
     def nothing(cls, rows: int) -> Draft:
@@ -88,11 +63,13 @@ class Verdict:
 
     accepted: [B] leading drafted tokens kept.   next_tokens: [B] the recovered or bonus token after them.
     overlap:  [B, K] min(1, p(x)/q(x)) at the drafted tokens, the chance each had to pass (None: not computed).
+    paths: of a tree, the nodes of each row that are kept, from the root down; None: the leading ones.
     """
 
     accepted: Tensor
     next_tokens: Tensor
     overlap: Tensor | None = None
+    paths: list[list[int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +84,8 @@ class RowStep:
     overlap: tuple[float, ...] = ()
     length: int = 0  # tokens of the row, prompt included, after the round
     room: int | None = None  # tokens it may still emit; None where that is not known
+    parents: tuple[int, ...] = ()  # of a tree: each drafted token's parent
+    path: tuple[int, ...] = ()  # of a tree: the nodes accepted, `accepted` of them
 
 
 @dataclass(frozen=True)
@@ -114,7 +93,7 @@ class Step:
     """One round over all live rows (round 0 is the prefill, whose draft is empty).
 
     `wall_s` is the host's time from the start of the round to its end; what the models did not use
-    of it is overhead. Laps are device times.
+    of it is overhead. Laps are device times. `cold`: something was compiled in it; its times are no measurement.
     """
 
     index: int
@@ -123,6 +102,7 @@ class Step:
     target_lap: Lap
     draft_lap: Lap | None = None
     k: int = 0
+    cold: bool = False
 
     @property
     def is_prefill(self) -> bool:
@@ -189,6 +169,22 @@ class ModelSession(Protocol):
     def select(self, rows: Sequence[int]) -> None: ...
 
 
+class TreeSession(ModelSession, Protocol):
+    """A run of a target that may verify trees. trees: whether it does."""
+
+    @property
+    def trees(self) -> bool: ...
+
+    def feed(
+        self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None, tree: Tree | None = None
+    ) -> Tensor:
+        """With a tree: the first token is the root, the others are its nodes, each at the position of its depth, seeing
+        the committed tokens and its ancestors."""
+
+    def commit(self, lengths: Sequence[int], paths: Paths | None = None) -> None:
+        """paths: of the tree fed last, the nodes that stand at the positions after the root, in order."""
+
+
 class Warp(Protocol):
     """Logits in, scores or probabilities out; knows the sampling parameters and the processors."""
 
@@ -200,8 +196,15 @@ class Warp(Protocol):
     def greedy(self) -> bool: ...
 
     def scores(
-        self, logits: Tensor, contexts: Contexts, drafted: Tensor | None = None, rows: Rows = None
+        self,
+        logits: Tensor,
+        contexts: Contexts,
+        drafted: Tensor | None = None,
+        rows: Rows = None,
+        tree: Tree | None = None,
     ) -> Tensor: ...
+
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]: ...
 
     def probs(self, scores: Tensor, rows: Rows = None) -> Tensor: ...
 
@@ -250,6 +253,10 @@ class Drafter:
         """The same recipe, proposing functions of the past only."""
         return self
 
+    def chains(self) -> Drafter:
+        """The same recipe, proposing chains only, where trees cannot be verified: for drafters that propose trees."""
+        return self
+
     def with_cache(self, cache: Any) -> Drafter:
         """The same recipe, continuing the `kv_cache` of an earlier run, if that was one of the same model."""
         return self
@@ -269,6 +276,9 @@ class Drafter:
     def keep(self, accepted: Sequence[int]) -> None:
         """After a round: the first accepted[b] proposals of row b survived, the others never happened."""
 
+    def keep_paths(self, paths: Paths) -> None:
+        """`keep` after a round whose draft had a tree: the nodes paths[b] of row b survived."""
+
     def learn(self, contexts: Contexts, draft: Draft, logits: Tensor) -> None:
         """The target's raw logits [B, K+1, V] after contexts[b] and after each token drafted on it.
 
@@ -283,6 +293,8 @@ class Drafter:
 
 
 class Verifier(Protocol):
+    """One that has an attribute `trees`, set to True, is given drafts with trees too."""
+
     name: str
     lossless: bool
 

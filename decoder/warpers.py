@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from decoder.types import SamplingParams
+from decoder.trees import Tree
+from decoder.types import Contexts, Draft, Rows, SamplingParams
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (input_ids [1, L], scores [1, V]) -> scores [1, V]
+RowSettings = tuple[SamplingParams, Sequence[Processor], Sequence[int]]  # parameters, processors, ids of the padding
 _SELECT = 128
 _COLD = 1e-6
 
@@ -82,71 +84,85 @@ class Warper:
     (`Warper.of_rows(...)`).
 
     `processors` follow transformers' `LogitsProcessor` protocol and run before the warpers. They see the
-    committed and the drafted prefix of each position, without padding.
+    committed and the drafted prefix of each position, behind the padding that the row came with.
     """
 
     def __init__(self, params: SamplingParams, processors: Sequence[Processor] = ()) -> None:
         self.greedy = params.greedy  # of the whole run: it does not change when rows end
-        self._alike = (params, tuple(processors))
-        self._rows: list[tuple[SamplingParams, tuple[Processor, ...]]] | None = None
+        self._alike: RowSettings = (params, tuple(processors), ())
+        self._rows: list[RowSettings] | None = None
 
     @classmethod
-    def of_rows(cls, rows: Sequence[tuple[SamplingParams, Sequence[Processor]]]) -> Warper:
-        """One (parameters, processors) for each row. Greedy only if every row is: beside rows that sample, the
-        distribution of a greedy row has all its mass on the likeliest token."""
-        own = [(params, tuple(processors)) for params, processors in rows]
-        warper = cls(*own[0])
+    def of_rows(cls, rows: Sequence[RowSettings]) -> Warper:
+        """One (parameters, processors, ids of the padding) for each row. Greedy only if every row is: beside rows that
+        sample, the distribution of a greedy row has all its mass on the likeliest token."""
+        own: list[RowSettings] = [(params, tuple(processors), padding) for params, processors, padding in rows]
         first = own[0][0]
-        if any((params is not first and params != first) or processors for params, processors in own):
+        warper = cls(first)
+        if any((params is not first and params != first) or processors for params, processors, _ in own):
             warper._rows = own
-            warper.greedy = all(params.greedy for params, _ in own)
+            warper.greedy = all(params.greedy for params, _, _ in own)
         return warper
 
     @property
-    def processors(self) -> tuple[Processor, ...]:
+    def processors(self) -> Sequence[Processor]:
         """All processors, whichever row they belong to."""
-        return self._alike[1] if self._rows is None else tuple(each for _, mine in self._rows for each in mine)
+        return self._alike[1] if self._rows is None else tuple(each for _, mine, _ in self._rows for each in mine)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         if self._rows is not None:
             self._rows = [self._rows[row] for row in rows]
 
-    def _of(self, row: int) -> tuple[SamplingParams, tuple[Processor, ...]]:
+    def _of(self, row: int) -> RowSettings:
         return self._alike if self._rows is None else self._rows[row]
 
     def scores(
         self,
         logits: Tensor,
-        contexts: Sequence[Sequence[int]],
+        contexts: Contexts,
         drafted: Tensor | None = None,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
+        tree: Tree | None = None,
     ) -> Tensor:
         """Logits [B, n, V] -> processed scores [B, n, V], at least float32.
 
-        Position i of row b follows contexts[b] + drafted[b, :i]. rows: which rows of the run these are; all by default.
+        Position i of row b follows contexts[b] + drafted[b, :i], in a tree contexts[b] and the path to node i - 1.
+        rows: which rows of the run these are; all by default.
         """
         scores = logits if logits.dtype == torch.float64 else logits.float()
         if not self.processors:
             return scores
         found = []
         for b, context in enumerate(contexts):
-            own = self._of(b if rows is None else rows[b])[1]
-            found.append(self._row_scores(scores[b], context, None if drafted is None else drafted[b : b + 1], own))
+            own = self._of(b if rows is None else rows[b])
+            mine = None if drafted is None else drafted[b : b + 1]
+            found.append(self._row_scores(scores[b], context, mine, own, None if tree is None else tree.paths(b)))
         return torch.stack(found)
 
     def _row_scores(
-        self, scores: Tensor, context: Sequence[int], drafted: Tensor | None, processors: tuple[Processor, ...]
+        self,
+        scores: Tensor,
+        context: Sequence[int],
+        drafted: Tensor | None,
+        own: RowSettings,
+        paths: Sequence[Sequence[int]] | None,
     ) -> Tensor:
-        """One row's scores [n, V], position by position."""
+        """One row's scores [n, V], position by position. paths: which drafted tokens lead to each; None: all before."""
+        _, processors, padding = own
         if not processors:
             return scores
+        context = [*padding, *context]
         vocab = scores.shape[-1]
         # A prompt may hold ids that have no score; processors that look up each id's score find them impossible.
         spare = max(max(context) + 1 - vocab, 0)
         padded = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf) if spare else scores
-        prefix = torch.tensor([list(context)], dtype=torch.long, device=scores.device)  # [1, L]
+        prefix = torch.tensor([context], dtype=torch.long, device=scores.device)  # [1, L]
         if drafted is not None:
+            if paths is not None:
+                branches = [torch.cat([prefix, drafted[:, path].to(prefix.device)], dim=1) for path in paths]
+                scored = [process(branch, padded[i : i + 1], processors) for i, branch in enumerate(branches)]
+                return torch.cat(scored)[:, :vocab]
             prefix = torch.cat([prefix, drafted.to(prefix.device)], dim=1)
         return torch.cat(
             [
@@ -155,7 +171,24 @@ class Warper:
             ]
         )
 
-    def probs(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    def admitted(self, contexts: Contexts, draft: Draft) -> list[int]:
+        """How many leading tokens of a deterministic draft no processor forbids, as far as processors can tell
+        (`admits`). Leaving the rest out changes no distribution: p is 0 there. A sampled draft stays as it is: what was
+        drawn must not decide what is verified; so does a tree."""
+        counts = list(draft.counts)
+        if (
+            draft.probs is not None
+            or draft.tree is not None
+            or not any(hasattr(each, "admits") for each in self.processors)
+        ):
+            return counts
+        for b, (context, drafted) in enumerate(zip(contexts, draft.tokens.tolist(), strict=True)):
+            for processor in self._of(b)[1]:
+                if hasattr(processor, "admits"):
+                    counts[b] = processor.admits(context, drafted[: counts[b]])
+        return counts
+
+    def probs(self, scores: Tensor, rows: Rows = None) -> Tensor:
         """Scores [B, ..., V] -> p or q [B, ..., V]. Not defined for greedy decoding, which never needs it."""
         if self._rows is None:
             return warped_probs(scores, self._alike[0])
@@ -169,15 +202,15 @@ class Warper:
             probs[members] = _probs(scores[members], params)
         return probs
 
-    def warped_scores(self, scores: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    def warped_scores(self, scores: Tensor, rows: Rows = None) -> Tensor:
         """Scores [B, n, V] as transformers' warpers leave them: divided by the temperature, filtered tokens at -inf."""
         found = []
         for b, row in enumerate(range(len(scores)) if rows is None else rows):
             params = self._of(row)[0]
-            if params.greedy:
-                found.append(scores[b])
-            else:
-                found.append((scores[b] / params.temperature).masked_fill(_probs(scores[b], params) == 0, -torch.inf))
+            warped = scores[b] if params.greedy else scores[b] / params.temperature
+            if not params.greedy and (params.top_k or params.top_p < 1.0 or params.min_p):
+                warped = warped.masked_fill(_probs(scores[b], params) == 0, -torch.inf)
+            found.append(warped)
         return torch.stack(found)
 
 

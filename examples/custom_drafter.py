@@ -41,7 +41,7 @@ def main() -> None:
     result = spec.generate(prompt, k=6, max_new_tokens=60, eos_token_id=None)
     assert result.token_ids == spec.generate_baseline(prompt, max_new_tokens=60, eos_token_id=None).token_ids
     print(result.text or list(result.token_ids))
-    print(f"{result.acceptance_rate:.0%} of the drafts accepted, {result.tokens_per_iteration:.2f} tokens a forward")
+    print(f"{result.acceptance_rate:.0%} of the drafts accepted, {result.tokens_per_iteration:.2f} tokens per forward")
 
 
 if __name__ == "__main__":

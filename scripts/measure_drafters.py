@@ -1,8 +1,8 @@
 """Every drafter on every group of prompts, interleaved run by run with what it must beat; in pieces, if need be.
 
     python scripts/measure_drafters.py --target FOLDER --by-category specbench_mini.jsonl \
-        --prompts mt_bench.jsonl humaneval_head40.jsonl --limit 2 --seconds 200 --out OUT  # again and again
-    python scripts/measure_drafters.py --target tiny --draft DRAFT ...      # also "model" and the cascade with it
+        --prompts mt_bench.jsonl humaneval_head40.jsonl --limit 2 --seconds 200 --out OUT      again and again
+    python scripts/measure_drafters.py --draft DRAFT --prompts FILE --out OUT      also "model" and the cascade with it
     python scripts/measure_drafters.py --write-table docs/drafters.md --out OUT
 
 For each repeat and prompt all methods run in turn, another one first each time: transformers' `generate` ("hf"), the

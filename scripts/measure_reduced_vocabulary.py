@@ -2,7 +2,8 @@
 
     python scripts/measure_reduced_vocabulary.py --target MODEL --draft MODEL --prompts prompts.jsonl \
         --sizes 1024 4096 16384 --out reduced.json
-    python scripts/measure_reduced_vocabulary.py --target MODEL --draft quantized --rank-texts book.txt ...
+    python scripts/measure_reduced_vocabulary.py --target MODEL --draft quantized --prompts prompts.jsonl \
+        --rank-texts book.txt
 
 Prompts are JSON lines with "turns" (the first is used) or "prompt". Tokens are ranked by frequency in the target's
 own answers to the prompts that are kept out of the measurement (`--rank-on`, the first of the file) and in the texts of

@@ -1,7 +1,7 @@
 """Train the bundled model pair from a folder of books: tokenizer, target, distilled draft.
 
     python scripts/train_tiny_pair.py --corpus ../shared/data/corpus --out runs/tiny
-    python scripts/train_tiny_pair.py --corpus ... --out runs/large --preset large      # with a GPU
+    python scripts/train_tiny_pair.py --corpus FOLDER --out runs/large --preset large      # with a GPU
 
 Everything is a function of --seed and the corpus. Interrupted, it resumes where it was when called again; a finished
 stage is not repeated. OUT/pair/target and OUT/pair/draft are the result; OUT/report holds figures, curves, samples.

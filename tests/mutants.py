@@ -29,6 +29,11 @@ FAULTS = (
     "unguarded 0/0",
     "`<=`",
     "tree q not renormalised",
+    "tree: elder sibling forgotten",
+    "tree: wrong parent",
+    "tree: wrong position",
+    "tree: sibling leak",
+    "tree: wrong path kept",
     "row b using row b' length",
     "temperature applied twice to the draft",
 )
@@ -46,6 +51,8 @@ class Mutant:
 
 
 TOKEN, BLOCK, CHAIN = "decoder.verify.token", "decoder.verify.block", "decoder.verify.chain"
+TREE, TREES, INPUTS = "decoder.verify.tree", "decoder.trees", "decoder.models.inputs"
+BRANCHING = "decoder.drafters.branching"
 MODEL, LOOP, CACHE = "decoder.drafters.model", "decoder.loop", "decoder.models.cache"
 WARPERS, RANDOM = "decoder.warpers", "decoder.randomness"
 
@@ -79,8 +86,7 @@ MUTANTS = [
              "scores = parts.warp.scores(logits.roll(-1, 1), contexts, tokens)")),
     _mutant("target logits off by one", "feeds the target one position early", LOOP,
             "greedy parity: ragged batch, llama",
-            ("target.feed(torch.cat([known.to(draft.tokens.device), draft.tokens], dim=1), starts)",
-             "target.feed(torch.cat([known, draft.tokens], dim=1), [max(start - 1, 0) for start in starts])")),
+            ("return target.feed(fed, starts)", "return target.feed(fed, [max(start - 1, 0) for start in starts])")),
     _mutant("accepted count instead of leading run", "keeps as many tokens as passed anywhere", CHAIN,
             "enumeration: token, poor draft", ("cumprod(-1).sum(-1)", "sum(-1)")),
     _mutant("one uniform for the whole block", "tests every position against the first uniform", RANDOM,
@@ -140,19 +146,53 @@ MUTANTS = [
     _mutant("row b using row b' length", "commits the first row's acceptance for every row", LOOP,
             "enumeration: match, greedy draft, ragged pair",
             ("[_emit(row, host[b],", "[_emit(row, host[0],")),
-    _mutant("row b using row b' length", "masks every row by the shortest row's position", CACHE,
+    _mutant("row b using row b' length", "masks every row by the shortest row's position", INPUTS,
             "greedy parity: ragged batch, gpt2",
             ("seen = slots <= positions[..., None]", "seen = slots <= positions.amin(0)[None, :, None]")),
     _mutant("temperature applied twice to the draft",
             "warps the draft's own law again (q is honest: only acceptance suffers)", MODEL,
             "acceptance of draft = target: T = 0.8",
             ("else self._warp.probs(scores)", "else self._warp.probs(self._warp.probs(scores).log())")),
+    _mutant("tree q not renormalised", "draws a sibling from q without its elders and reports q", BRANCHING,
+            "enumeration: siblings",
+            ("laws.append(left)", "laws.append(q)")),
+    _mutant("tree: elder sibling forgotten", "tries every sibling against p itself", TREE, "enumeration: siblings",
+            ("rest = residual(left, q[:, i])", "rest = left")),
+    _mutant("tree: elder sibling forgotten", "takes no residual after a sibling that is a function of the past", TREE,
+            "enumeration: token, trees of best tokens",
+            ("rest = residual(left, q[:, i])", "rest = left")),
+    _mutant("tree: wrong parent", "goes on at the first node below that is right, whoever its parent is", TREE,
+            "enumeration: match, trees of best tokens",
+            ("if parents[b][i] == at[b] and tokens", "if tokens")),
+    _mutant("tree: wrong parent", "tries the children of any node", TREE, "enumeration: token, trees of best tokens",
+            ("and parents[b][i] == at[b] for b", "and parents[b][i] >= min(at[b], 0) for b")),
+    _mutant("tree: wrong parent", "a node sees the node before it instead of its parent", TREES,
+            "greedy parity: trees, llama",
+            ("lines[parents[node] + 1 if node < len(parents) else 0]", "lines[node]")),
+    _mutant("tree: wrong parent", "draws the bonus after the last node instead of the last one kept", TREE,
+            "enumeration: token, trees of best tokens",
+            ("torch.where(below[:, None], p[:, i + 1],", "torch.where(below[:, None], p[:, -1],")),
+    _mutant("tree: wrong position", "a node's position is its slot", INPUTS, "greedy parity: trees, llama",
+            ("positions = tree.depths.to(self._device)",
+             "positions = torch.arange(tree.width + 1, device=self._device)")),
+    _mutant("tree: wrong position", "a window ends by slots", INPUTS, "greedy parity: trees, windows",
+            ("seen &= depth[:, None] > depths[..., None] - window",
+             "seen &= fed[:, None] > torch.arange(count, device=device)[:, None] - window")),
+    _mutant("tree: sibling leak", "a node sees all nodes before it", INPUTS, "greedy parity: trees, llama",
+            ("seen = sees.gather(2, node[:, None].expand(-1, count, -1))",
+             "seen = sees.new_ones(count, count).tril().expand_as(sees).gather(2, "
+             "node[:, None].expand(-1, count, -1))")),
+    _mutant("tree: wrong path kept", "keeps the keys of the first nodes", TREES, "greedy parity: trees, llama",
+            ("sources.append([root + 1 + node for node in path] + padding)",
+             "sources.append([root + 1 + i for i in range(len(path))] + padding)")),
+    _mutant("tree: wrong path kept", "keeps the first row's path in every row", LOOP, "greedy parity: trees, llama",
+            ("paths = [part.path for part in record]", "paths = [record[0].path for part in record]")),
+    _mutant("tree: wrong path kept", "emits the leading nodes", LOOP, "enumeration: match, trees of best tokens",
+            ("kept = [read.drafted[node] for node in path]", "kept = read.drafted[: read.accepted]")),
+    _mutant("processors on the committed prefix only", "in a tree, on the nodes before instead of the path", WARPERS,
+            "enumeration: token, trees of best tokens, processors",
+            ("drafted[:, path].to", "drafted[:, : len(path)].to")),
 ]  # fmt: skip
-
-NOT_APPLICABLE = {
-    "tree q not renormalised": "only chains are drafted here; there is no tree and no sibling to renormalise for"
-}
-
 
 HEADER = """# Faults the suite was seen to catch
 
@@ -174,8 +214,6 @@ def document() -> str:
     for mutant in MUTANTS:
         what = mutant.what.replace("|", "\\|")
         lines.append(f"| {mutant.fault} | {what} | `{mutant.module}` | {mutant.killer} |")
-    for fault, why in NOT_APPLICABLE.items():
-        lines.append(f"| {fault} | none | | not applicable: {why} |")
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,11 @@ def functions_of(namespace: dict, module: str) -> Iterator[tuple[str, types.Func
             yield value.__qualname__, value
         elif isinstance(value, type):
             for member in vars(value).values():
-                inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                inner = (
+                    getattr(member, "fget", None)
+                    or getattr(member, "func", None)
+                    or getattr(member, "__func__", member)
+                )
                 if isinstance(inner, types.FunctionType) and inner.__module__ == module:
                     yield inner.__qualname__, inner
 

@@ -19,7 +19,7 @@ from decoder.measure.environment import command_line
 from decoder.models import compiled
 
 MODELS = (
-    "--target --draft --drafter --draft-bits --verifier --device --dtype --draft-device --draft-dtype --packed "
+    "--target --draft --drafter --head --draft-bits --verifier --device --dtype --draft-device --draft-dtype --packed "
     "--compile --threads --temperature --top-p --top-k --min-p --seed --json --debug"
 ).split()
 ONE = ["prompt", "--chat", "--max-new-tokens", "--stop", "--k", *MODELS]
@@ -32,6 +32,10 @@ FROZEN = {
     "sweep": [*MANY, *TIMED, "--plot"],
     "profile": [*ONE, "--repeats", "--picture", "--out"],
     "advise": [*MANY, "--drafters", "--out"],
+    "train-head": (
+        "--target --data --out --minutes --steps --vocabulary --unroll --loss --tokens-per-step --tokens-per-batch "
+        "--longest --rate --checkpoint-minutes --store-gb --dtype --max-new-tokens --seed --debug"
+    ).split(),
     "report": ["file", "--out", "--debug"],
 }
 
@@ -80,7 +84,7 @@ def test_every_help_ends_with_an_example_that_parses(name: str) -> None:
 
 
 def test_every_command_is_wired() -> None:
-    assert {*cli.COMMANDS, "report"} == set(FROZEN)
+    assert {*cli.COMMANDS, "train-head", "report"} == set(FROZEN)
 
 
 def test_one_set_of_defaults() -> None:
@@ -101,7 +105,7 @@ def test_a_bare_call_samples_as_the_decoder_does(spec: SpeculativeDecoder) -> No
     assert (options.temperature, options.top_p, options.top_k, options.min_p) == (
         *(spec.params.temperature, spec.params.top_p, spec.params.top_k, spec.params.min_p),
     )
-    from decoder.asked.request import DEFAULT_NEW_TOKENS
+    from decoder.asked.lengths import DEFAULT_NEW_TOKENS
 
     assert options.max_new_tokens == DEFAULT_NEW_TOKENS
 

@@ -39,6 +39,7 @@ class Settings:
     top_k: int = SamplingParams.top_k
     min_p: float = SamplingParams.min_p
     drafter: str | Drafter | None = None
+    head: Any = None
     verifier: str | Verifier = "auto"
     seed: int | None = None
     sampling: Sampling = "rejection"
@@ -50,6 +51,7 @@ class Settings:
         options.switch("packed", self.packed)
         _ = self.params  # validates
         options.settled({"drafter": self.drafter, "seed": self.seed})
+        options.check_head(self.head, self.drafter)
         options.verifier("verifier", self.verifier)
         options.sampling("sampling", self.sampling)
         options.check_pair(self.sampling, self.verifier)

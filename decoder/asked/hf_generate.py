@@ -7,7 +7,7 @@ on this path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from transformers.generation import stopping_criteria as rules
 
 from decoder import outputs
 from decoder.asked.options import as_ids
-from decoder.asked.processors import fitted, split
+from decoder.asked.processors import for_row, split
 from decoder.asked.prompts import encode, room_for
 from decoder.asked.request import Asker, Request, RowRequest, seed_for
 from decoder.controllers import Length
 from decoder.models.hf import CausalModel
 from decoder.results import GenerationResult
-from decoder.types import SamplingParams
+from decoder.types import Limits, SamplingParams
 
 _IGNORED = {  # prepared for transformers' own loop; this one makes its own
     "attention_mask",
@@ -112,6 +112,24 @@ def _taken(criteria: Sequence[Any], config: Any) -> tuple[int, list[int], tuple[
     return int(config.max_length if total is None else total), eos, tuple(rest)
 
 
+def _rows(input_ids: torch.Tensor, mask: Any, shared: RowRequest, target: CausalModel) -> Iterator[RowRequest]:
+    """What is asked of each row of input_ids [B, L], with its own prompt, stream, processors and room."""
+    prompts, _ = encode(input_ids, None, mask, vocab_size=target.embedding_size)
+    new, eos = shared.limits.max_new_tokens, shared.limits.eos
+    for number, tokens in enumerate(prompts):
+        cut = input_ids.shape[1] - len(tokens)
+        if input_ids[number, cut:].tolist() != tokens:
+            raise ValueError(f"attention_mask hides ids of row {number} behind others; pad prompts on the left.")
+        yield replace(
+            shared,
+            tokens=tokens,
+            limits=room_for(len(tokens), new, eos, target.context_length),
+            stream=number,
+            processors=tuple(for_row(processor, number, len(prompts)) for processor in shared.processors),
+            padding=tuple(input_ids[number, :cut].tolist()),
+        )
+
+
 def request_from_transformers(
     input_ids: torch.Tensor, passed: dict[str, Any], k: Length, target: CausalModel, asker: Asker
 ) -> tuple[Request, HandBack]:
@@ -124,34 +142,19 @@ def request_from_transformers(
     given = tuple(passed.pop("logits_processor", None) or ())
     total, eos, criteria = _taken(passed.pop("stopping_criteria", None) or (), config)
     _refuse(config, passed)
-    params, rest = split(given) if config.do_sample else (SamplingParams(temperature=0.0), given)
-    prompts, _ = encode(input_ids, None, passed.get("attention_mask"), vocab_size=target.embedding_size)
-    width, seed = input_ids.shape[1], seed_for(None, asker)
-    rows = []
-    for number, tokens in enumerate(prompts):
-        cut = width - len(tokens)
-        rows.append(
-            RowRequest(
-                tokens=tokens,
-                params=params,
-                # total counts a padded row's padding
-                limits=room_for(len(tokens), total - width, frozenset(eos), target.context_length),
-                seed=seed,
-                stream=number,
-                processors=tuple(fitted(processor, cut, number) for processor in rest),
-                criteria=criteria,
-                padding=tuple(input_ids[number, :cut].tolist()),
-            )
-        )
+    scores = bool(config.output_scores and config.return_dict_in_generate)
+    params, rest = split(given, scores) if config.do_sample else (SamplingParams(temperature=0.0), given)
+    limits = Limits(total - input_ids.shape[1], total, frozenset(eos))  # total counts a padded row's padding
+    shared = RowRequest([], params, limits, seed=seed_for(None, asker), processors=rest, criteria=criteria)
     cache = _own_cache(passed, input_ids)
     request = Request(
-        rows=tuple(rows),
+        rows=tuple(_rows(input_ids, passed.get("attention_mask"), shared, target)),
         many=True,
         k=k,
         verifier=asker.verifier,
         sampling=asker.sampling,
         return_cache=cache is not None,
-        output_scores=bool(config.output_scores and config.return_dict_in_generate),
+        output_scores=scores,
         output_logits=bool(config.output_logits and config.return_dict_in_generate),
     )
     request.check(target)

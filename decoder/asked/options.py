@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from decoder import checks
 from decoder.checks import at_least
 from decoder.drafters import DRAFTERS
+from decoder.grammar import Grammar, grammar_of
 from decoder.randomness import SOURCES
 from decoder.types import Drafter, SamplingParams
 from decoder.verify import VERIFIERS
@@ -117,6 +118,12 @@ def drafter(name: str, value: Any) -> str | Drafter:
     return value
 
 
+def check_head(head: Any, drafter: str | Drafter | None) -> None:
+    """A draft head goes with the drafter that runs it."""
+    if head is not None and drafter not in (None, "eagle"):
+        raise ValueError(f"head={head!r} goes with drafter='eagle', not {drafter!r}; leave one of them out.")
+
+
 def verifier(name: str, value: Any) -> Any:
     """A name that exists, or something to call."""
     if isinstance(value, str) and value not in VERIFIERS:
@@ -212,6 +219,7 @@ class CallOptions(TypedDict, total=False):
     epsilon_cutoff: Annotated[float | None, share, ROW]
     eta_cutoff: Annotated[float | None, share, ROW]
     top_h: Annotated[float | None, share, ROW]
+    renormalize_logits: Annotated[bool | None, switch, ROW]
     remove_invalid_values: Annotated[bool | None, switch, ROW]
     prefix_allowed_tokens_fn: Annotated[Any, callable_, ROW]
     repetition_penalty: Annotated[float | None, penalty, ROW]
@@ -221,6 +229,7 @@ class CallOptions(TypedDict, total=False):
     eos_token_id: Annotated[int | list[int] | None, as_ids, ROW]
     pad_token_id: Annotated[int | None, count(0)]
     stop_strings: Annotated[str | list[str] | None, strings, ROW]
+    grammar: Annotated[Grammar | Mapping[str, Any] | None, grammar_of, ROW]
     logits_processor: Annotated[Any, callables, ROW]
     stopping_criteria: Annotated[Any, callables, ROW]
     generation_config: Annotated[GenerationConfig | None, config]

@@ -1,7 +1,8 @@
 """Logits processors: transformers' own built for one row, told apart by whether they keep state, fitted to a row.
 
-A processor is called with one row's own tokens, without padding. Those built here are built for that row. What
-transformers built for a padded batch (`custom_generate`) may count positions of the padding, and is fitted to the row.
+Those built here are built for one row, and called with its own tokens. What was built for several texts together, by
+the caller or by transformers (`custom_generate`), is taken apart: `for_row`. Behind `custom_generate` processors see a
+row as transformers shows it, padding included, so that they count as they do there.
 This is the one place that knows how transformers builds its processors (`GenerationMixin._get_logits_processor`).
 """
 
@@ -24,15 +25,8 @@ _STATEFUL_NAMES = {
     "SynthIDTextWatermarkLogitsProcessor",
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",  # calls a function of the user's
-}
-# Attributes that count positions from the start of the prompt as transformers saw it.
-_POSITIONS = {
-    "MinLengthLogitsProcessor": "min_length",
-    "MinNewTokensLengthLogitsProcessor": "prompt_length_to_skip",
-    "ForcedEOSTokenLogitsProcessor": "max_length",
-    "SuppressTokensAtBeginLogitsProcessor": "begin_index",
-    "ExponentialDecayLengthPenalty": "regulation_start",
-    "RepetitionPenaltyLogitsProcessor": "prompt_ignore_length",
+    "WhisperNoSpeechDetection",
+    "DiaEOSDelayPatternLogitsProcessor",
 }
 # Fields of a generation_config for which transformers builds a processor, with the values that ask for none.
 FIELDS: Mapping[str, Any] = {
@@ -51,15 +45,19 @@ FIELDS: Mapping[str, Any] = {
     "exponential_decay_length_penalty": None,
     "suppress_tokens": [],
     "begin_suppress_tokens": [],
+    "watermarking_config": None,
+    "renormalize_logits": False,
 }
-# The same for what goes with sampling and stands among or behind the warpers.
+_LAST = {"watermarking_config", "renormalize_logits"}  # stand behind the warpers
+# The same for what goes with sampling only and stands among the warpers.
 WARPER_FIELDS: Mapping[str, Any] = {
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
     "top_h": None,
-    "watermarking_config": None,
 }
+# What transformers fills in before it builds processors.
+_PLAIN: Mapping[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "use_cache": True}
 # Settings for which there is a processor to make or to hand on.
 ASKED_BY = (
     FIELDS.keys()
@@ -118,17 +116,45 @@ def check_not_shared(rows: Sequence[Sequence[Any]]) -> None:
         seen.add(id(processor))
 
 
-def fitted(processor: Any, cut: int, row: int) -> Any:
-    """The processor for batch row `row`, whose prompt has `cut` positions fewer than the one it was built for."""
-    name = _POSITIONS.get(type(processor).__name__)
-    if name is None or getattr(processor, name, None) is None:
+def for_row(processor: Any, row: int, rows: int) -> Any:
+    """The processor for text `row` of `rows`; one of transformers' that was built for all of them together holds
+    something of each, and keeps this text's part. Those with state begin anew."""
+    if rows == 1 or type(processor).__module__ not in _STATELESS_MODULES:
         return processor
-    value = getattr(processor, name)
-    if isinstance(value, torch.Tensor):
-        value = int(value.reshape(-1)[row if value.numel() > 1 else 0])
     twin = copy.copy(processor)
-    setattr(twin, name, max(0, value - cut))
+
+    def own(batch: Any) -> Any:
+        """This row's part of a batch; one part may serve several texts of one prompt."""
+        at = row * len(batch) // rows
+        return batch[at : at + 1]
+
+    if isinstance(twin, library.RepetitionPenaltyLogitsProcessor):
+        if isinstance(twin.prompt_ignore_length, Tensor):  # [B]
+            twin.prompt_ignore_length = own(twin.prompt_ignore_length)
+    elif isinstance(twin, library.EncoderRepetitionPenaltyLogitsProcessor):
+        twin.encoder_input_ids = own(twin.encoder_input_ids)  # [B, L]
+    elif isinstance(twin, library.EncoderNoRepeatNGramLogitsProcessor):
+        twin.generated_ngrams, twin.batch_size = own(twin.generated_ngrams), 1
+    elif isinstance(twin, library.UnbatchedClassifierFreeGuidanceLogitsProcessor):
+        held = twin.unconditional_context
+        parts = {name: own(held[name]) for name in ("input_ids", "attention_mask") if held[name] is not None}
+        twin.unconditional_context = {**held, **parts}
+    elif isinstance(twin, library.SynthIDTextWatermarkLogitsProcessor):
+        twin.state = None
+    elif isinstance(twin, library.PrefixConstrainedLogitsProcessor):
+        allowed, prompt = twin._prefix_allowed_tokens_fn, row // twin._num_beams
+        twin._prefix_allowed_tokens_fn, twin._num_beams = (lambda _, ids: allowed(prompt, ids)), 1
     return twin
+
+
+def of_text(asked: Mapping[str, Any], prompt: int, row: int, rows: int) -> dict[str, Any]:
+    """Settled options as they are for one text: text `row` of the `rows` that share its processors."""
+    found = dict(asked)
+    if "logits_processor" in found:
+        found["logits_processor"] = tuple(for_row(each, row, rows) for each in found["logits_processor"])
+    if (allowed := found.get("prefix_allowed_tokens_fn")) is not None:
+        found["prefix_allowed_tokens_fn"] = lambda _, ids: allowed(prompt, ids)  # transformers tells it the prompt
+    return found
 
 
 def moved(processor: Any, device: torch.device) -> Any:
@@ -142,14 +168,15 @@ def moved(processor: Any, device: torch.device) -> Any:
     return twin
 
 
-def split(processors: Sequence[Any]) -> tuple[SamplingParams, tuple[Any, ...]]:
+def split(processors: Sequence[Any], scores: bool = False) -> tuple[SamplingParams, tuple[Any, ...]]:
     """The warpers at the end of transformers' list become parameters; everything before them stays, in its place.
 
+    scores: the caller reads them, so that their normalisation, which changes no probability, stays as well.
     Warpers are functions of the scores, so one that stands elsewhere (twice, or before a watermark) is exact there too.
     """
     rest = list(processors)
-    while rest and isinstance(rest[-1], library.LogitNormalization):
-        rest.pop()  # changes no probability
+    while not scores and rest and isinstance(rest[-1], library.LogitNormalization):
+        rest.pop()
     values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     order = list(_WARPERS)
     while rest and type(rest[-1]) in order and _is_plain(rest[-1]):
@@ -179,6 +206,9 @@ def build(
     wanted = _wanted(asked, FIELDS)
     if not any(len(word) > 1 or word[0] not in limits.eos for word in wanted.get("bad_words_ids", ())):
         wanted.pop("bad_words_ids", None)  # transformers never bans EOS by itself
+    reads_scores = bool(asked.get("output_scores"))
+    if not reads_scores:
+        wanted.pop("renormalize_logits", None)  # changes no probability
     warpers = {} if params.greedy else _wanted(asked, WARPER_FIELDS)
     given = list(asked.get("logits_processor", ()))
     penalties = asked.get("frequency_penalty", 0.0), asked.get("presence_penalty", 0.0)
@@ -186,15 +216,16 @@ def build(
         given.append(OccurrencePenalty(len(tokens), *penalties))
     if not (wanted or warpers or "prefix_allowed_tokens_fn" in asked):
         return params, tuple(given)
-    if warpers:
+    among_warpers = bool(warpers) or (not params.greedy and bool(_LAST & wanted.keys()))
+    if among_warpers:
         warpers |= {"do_sample": True} | {name: getattr(params, name) for name in _WARPERS.values()}
-    values = {"do_sample": False, "max_length": limits.max_length, "eos_token_id": sorted(limits.eos) or None}
+    values = {"max_length": limits.max_length, "eos_token_id": sorted(limits.eos) or None, **_PLAIN}
     try:
         config = GenerationConfig(**(values | wanted | warpers))
         found = _by_transformers(config, given, asked.get("prefix_allowed_tokens_fn"), tokens, model, device)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"transformers cannot build processors for {wanted | warpers!r:.300}: {error}") from error
-    return split(found) if warpers else (params, tuple(found))
+    return split(found, reads_scores) if among_warpers else (params, tuple(found))
 
 
 def _wanted(asked: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

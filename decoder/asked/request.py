@@ -18,6 +18,7 @@ from decoder.asked import processors
 from decoder.asked.options import CHECKS, CallOptions, as_ids, check_pair, reject_unknown, settled
 from decoder.asked.prompts import encode, limits_for
 from decoder.controllers import Length, check_length
+from decoder.grammar import GrammarMask
 from decoder.models.fixed import check_invariant
 from decoder.models.hf import CausalModel
 from decoder.randomness import fresh_seed
@@ -26,7 +27,7 @@ from decoder.types import Drafter, Limits, SamplingParams, Verifier
 # Fields of a generation_config that change nothing about the tokens of a decoder-only run, or are read elsewhere.
 _HARMLESS = frozenset(
     "bos_token_id decoder_start_token_id transformers_version cache_implementation cache_config return_unused_kwargs "
-    "return_legacy_cache disable_compile renormalize_logits "
+    "return_legacy_cache disable_compile "
     "prefill_chunk_size num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
     "prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind "
     "low_memory compile_config continuous_batching_config early_stopping length_penalty num_beam_groups "
@@ -53,11 +54,12 @@ class Asker(Protocol):
     def target_model(self) -> CausalModel: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowRequest:
     """What is asked of one text.
 
-    tokens: the prompt's ids, without padding; padding: ids that stood before them, which stopping criteria see.
+    tokens: the prompt's ids, without padding; padding: ids that stood before them, which processors and stopping
+        criteria see.
     processors: in transformers' order, warpers excluded; criteria: the caller's stopping criteria.
     seed, stream: what the row's random stream is made of, so that it does not depend on its neighbours.
     """
@@ -164,6 +166,9 @@ class Request:
             check_invariant(self.k, target.model.config._attn_implementation)
 
 
+_SHARED_BY_TEXTS = {"logits_processor", "prefix_allowed_tokens_fn"}  # which each text sees in its own way
+
+
 def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, asker: Asker) -> list[RowRequest]:
     own = asked.get("per_row")
     if own is not None and len(own) != len(prompts):
@@ -175,8 +180,12 @@ def _rows(prompts: Sequence[list[int]], asked: Mapping[str, Any], copies: int, a
         settings = _merge(asked, mine)
         for copy in range(copies):
             # With a seed of its own a row writes what it would write alone.
-            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, number * copies + copy)
-            rows.append(_row(tokens, settings, seed, stream, asker))
+            text = number * copies + copy
+            seed, stream = (mine["seed"], copy) if "seed" in mine else (call_seed, text)
+            place = (copy, copies) if "logits_processor" in mine else (text, len(prompts) * copies)
+            alone = not _SHARED_BY_TEXTS & settings.keys()
+            text_settings = settings if alone else processors.of_text(settings, number, *place)
+            rows.append(_row(tokens, text_settings, seed, stream, asker))
     return rows
 
 
@@ -186,6 +195,9 @@ def _row(tokens: list[int], asked: Mapping[str, Any], seed: int, stream: int, as
     eos = frozenset((asked["eos_token_id"] if "eos_token_id" in asked else own_eos(asker)) or ())
     limits = limits_for(asked, len(tokens), eos, target.context_length)
     params, built = _sampling(asked, asker.params), ()
+    if "grammar" in asked:
+        mask = GrammarMask(asked["grammar"], asker.tokenizer, target.vocab_size, len(tokens), limits.eos)
+        asked = {**asked, "logits_processor": (*asked.get("logits_processor", ()), mask)}
     if processors.ASKED_BY & asked.keys():
         params, built = processors.build(asked, params, tokens, limits, asker.target, target.device)
     return RowRequest(
@@ -280,6 +292,8 @@ def _check_together(asked: Mapping[str, Any], asker: Asker) -> None:
             raise ValueError(f"bad_words_ids={word!r} holds an id outside [0, {size}).")
     if asked.get("stop_strings") and asker.tokenizer is None:
         raise ValueError(f"stop_strings={list(asked['stop_strings'])!r} needs a tokenizer; pass one.")
+    if "grammar" in asked and asker.tokenizer is None:
+        raise ValueError(f"grammar={asked['grammar']!r} needs a tokenizer; pass tokenizer= when building the decoder.")
 
 
 def _sampling(asked: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:

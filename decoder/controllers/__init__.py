@@ -2,7 +2,8 @@
 
 from decoder.controllers.auto import AutoLength
 from decoder.controllers.choice import Experiences, Length, check_length
-from decoder.controllers.experience import Experience
+from decoder.controllers.experience import LONGEST, Experience
 from decoder.controllers.fixed import FixedLength
+from decoder.controllers.warmed import Warmed
 
-__all__ = ["AutoLength", "Experience", "Experiences", "FixedLength", "Length", "check_length"]
+__all__ = ["LONGEST", "AutoLength", "Experience", "Experiences", "FixedLength", "Length", "Warmed", "check_length"]

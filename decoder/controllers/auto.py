@@ -179,6 +179,8 @@ class AutoLength:
                 self._prefill_s = step.wall_s
                 self._experience.begin_run()
                 self._missed = max(row.length for row in step.rows)
+            elif step.cold:
+                self._pass_over(step)
             else:
                 self._learn(step)
             live = [row for row in step.rows if row.finish_reason is None]
@@ -186,6 +188,14 @@ class AutoLength:
                 self._rows, self._stands = len(live) or 1, 0
             rooms = [row.room for row in live if row.room is not None]
             self._room = max(rooms) if rooms else None
+
+    def _pass_over(self, step: Step) -> None:
+        """A round in which something was compiled: its times are nobody's, a width seen in it is as new as before."""
+        self._stands = 0
+        if any(row.drafted for row in step.rows):
+            self._missed, self._proposed = 0, True
+        else:
+            self._missed += max(len(row.emitted) for row in step.rows)
 
     def _learn(self, step: Step) -> None:
         experience = self._experience

@@ -11,6 +11,7 @@ from decoder.types import Drafter
 if TYPE_CHECKING:
     from decoder.drafters.cascade import CascadeDrafter
     from decoder.drafters.crosstokenizer import CrossTokenizerDrafter
+    from decoder.drafters.eagle import EagleDrafter
     from decoder.drafters.layerskip import LayerSkipDrafter
     from decoder.drafters.memory import SuffixMemory
     from decoder.drafters.model import ModelDrafter
@@ -46,6 +47,7 @@ class _Registry(Mapping[str, type[Drafter]]):
 DRAFTERS = _Registry(
     cascade="CascadeDrafter",
     crosstokenizer="CrossTokenizerDrafter",
+    eagle="EagleDrafter",
     layerskip="LayerSkipDrafter",
     model="ModelDrafter",
     ngram="NgramDrafter",
@@ -60,6 +62,7 @@ __all__ = [
     "DRAFTERS",
     "CascadeDrafter",
     "CrossTokenizerDrafter",
+    "EagleDrafter",
     "LayerSkipDrafter",
     "ModelDrafter",
     "NgramDrafter",

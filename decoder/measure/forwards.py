@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from decoder.checks import at_least
 from decoder.drafters.model import Openable
 from decoder.measure.statistics import Spread, median, spread
 from decoder.measure.timing import synchronise
@@ -101,18 +102,12 @@ def forward_cost(
     seconds: dict[int, list[float]] = {m: [] for m in fitting}
     with torch.inference_mode():
         forward = _timed_forwards(model, prompt, fitting[-1])
-        for turn in range(_checked(repeats) + 1):
+        for turn in range(at_least("repeats", repeats, 1, "9 give a steady median.") + 1):
             for m in fitting:
                 spent_s = forward(m)
                 if turn > 0:  # the first turn warms up
                     seconds[m].append(spent_s)
     return cost_of(len(prompt), seconds)
-
-
-def _checked(repeats: int) -> int:
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats} must be >= 1.")
-    return repeats
 
 
 def _timed_forwards(model: Openable, prompt: Sequence[int], most: int) -> Callable[[int], float]:
@@ -156,7 +151,7 @@ def round_cost(target: Openable, draft: Openable, prompt: Sequence[int], k: int,
     turns: list[tuple[float, float, float]] = []
     with torch.inference_mode():
         verifying, drafting = _timed_forwards(target, prompt, k + 1), _timed_forwards(draft, prompt, 1)
-        for _ in range(_checked(repeats) + 1):
+        for _ in range(at_least("repeats", repeats, 1, "9 give a steady median.") + 1):
             plain_s = verifying(1)
             draft_s = sum(drafting(1) for _ in range(k)) / k
             turns.append((plain_s, draft_s, verifying(k + 1)))

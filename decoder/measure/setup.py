@@ -19,7 +19,7 @@ from decoder.measure.prompts import OWN_PROMPTS, as_ids, read_prompts
 from decoder.models.quantize import quantized_copy
 
 _PLACEMENT = ("device", "dtype", "draft_device", "draft_dtype")
-_DECODING = ("drafter", "verifier", "seed", "packed", "compile", "temperature", "top_p", "top_k", "min_p")
+_DECODING = ("drafter", "head", "verifier", "seed", "packed", "compile", "temperature", "top_p", "top_k", "min_p")
 
 
 def _as_it_is(report: ComparisonReport) -> ComparisonReport:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from decoder.checks import at_least
 from decoder.results import GenerationResult
 
 
@@ -109,10 +110,8 @@ def _check(methods: Sequence[Any], prompts: Sequence[Any], repeats: int, warm_up
         raise ValueError(f"methods={names} must be at least one, each with a name of its own.")
     if not prompts:
         raise ValueError("prompts is empty; give at least one.")
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats} must be >= 1.")
-    if warm_up < 0:
-        raise ValueError(f"warm_up={warm_up} must be >= 0.")
+    at_least("repeats", repeats, 1, "3 to start with.")
+    at_least("warm_up", warm_up, 0, "0 times the first runs, too.")
 
 
 def interleaved(

@@ -23,6 +23,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from typing_extensions import Self
 
+from decoder.trees import moves
+
 _ROOM = 64  # slots beyond the first forward, so that short texts never regrow
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what a position-addressed buffer can serve
 
@@ -113,6 +115,12 @@ class PositionLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is n
 
     get_max_cache_shape = get_max_length
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Slots sources [B, n] of each row go to targets [B, n]."""
+        for part in (self.keys, self.values):
+            into = targets.to(part.device)[:, None, :, None].expand(-1, part.shape[1], -1, part.shape[3])
+            part.scatter_(2, into, part.gather(2, sources.to(part.device)[:, None, :, None].expand_as(into)))
+
     def select(self, rows: Tensor) -> None:
         if self.is_initialized:
             self.keys = self.keys.index_select(0, rows.to(self.keys.device))
@@ -150,6 +158,13 @@ class PositionCache(Cache):  # type: ignore[misc]  # transformers is not typed
         )
         self.lengths = list(lengths)
         self._written = list(lengths)
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Of a tree written last, whose root is its first token: the nodes paths[b] move behind the root, in order."""
+        sources, targets = (torch.tensor(slots) for slots in moves(self._write.starts, paths))
+        if not torch.equal(sources, targets):
+            for layer in self.layers:
+                layer.move(sources, targets)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
@@ -267,18 +282,6 @@ class FixedCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
     def __init__(self, owner: PositionCache, slots: Tensor) -> None:
         super().__init__(layers=[FixedLayer(layer.keys, layer.values, slots) for layer in owner.layers])
-
-
-def attention_mask(
-    starts: Sequence[int], count: int, window: int | None, device: torch.device, least_slots: int = 0
-) -> Tensor:
-    """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
-    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
-    slots = torch.arange(max(max(starts) + count, least_slots), device=device)
-    seen = slots <= positions[..., None]
-    if window is not None:
-        seen &= slots > positions[..., None] - window
-    return seen[:, None]
 
 
 def cache_argument(model: Any) -> str | None:

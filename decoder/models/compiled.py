@@ -1,12 +1,13 @@
 """`compile=True`: forwards behind the prefill through `torch.compile`, in static shapes.
 
-The whole model is one graph for each block size m (1 ... `WIDEST` tokens of one row). Buffers have a power of two of
+The whole model is one graph for each of a few block sizes (`SIZES`: one token, and 1, 2, 4, 8, 16 drafted ones behind
+it); a block is padded to the next of them. Buffers have a power of two of
 slots from the start, every forward reads all of them under an explicit mask, and tokens are written at the slots of a
 tensor: no number of the host reaches the graph, so a text of any length runs through the graphs of its block sizes.
 A size is compiled when it is first asked for, unless a wider graph exists: then the block is padded to that one until
 the same run has asked for its size more than `PATIENCE` times, so that the odd sizes at the end of a text cost no
 compilation of their own. Padding sits at later positions: no real token sees it, and its slots are written again before
-they are read.
+they are read. `compilations` counts, so that k="auto" does not take the time of a compilation for the time of a draft.
 
 Cold start: about half a minute for each size of the bundled target (16 layers) on two CPU cores; torch keeps what it
 compiled on disk for the next process (experiments/08-where-time-goes/compile.md). Prefills, batches of
@@ -34,8 +35,10 @@ from torch import Tensor
 from decoder.models.cache import FixedCache, PositionCache
 from decoder.models.hf import BATCHED_FAMILIES, CausalModel, CausalSession
 from decoder.models.probe import allowed_error
+from decoder.trees import Tree
 
-WIDEST = 17
+SIZES = (1, 2, 3, 5, 9, 17)
+WIDEST = SIZES[-1]
 PATIENCE = 3
 LEAST_SLOTS = 256
 BACKEND = "inductor"
@@ -172,7 +175,46 @@ class CompiledModel(CausalModel):
             )
         return session
 
-    def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
+    def warm_up(self, width: int, limit: int, told: Callable[[int], None]) -> None:
+        """Compile every size up to that of blocks of `width` tokens, for texts of up to `limit` tokens.
+
+        told: called with each size once its graph is there, or was before.
+        """
+        session = self.open(1, limit)
+        with torch.inference_mode():
+            session.feed(torch.zeros(1, 1, dtype=torch.long), [0], [0])
+            session.commit([1])
+            for size in (each for each in SIZES if each < 2 * width):
+                if not self._eager and size + WIDEST < session.cache.capacity:
+                    key = (size, session.cache.capacity)
+                    self._runs[session.cache].asked[size] = PATIENCE  # its own graph, though a wider one may exist
+                    session.feed(torch.zeros(1, size, dtype=torch.long), [1])
+                    assert self._eager or key in self._graphs
+                told(size)
+                if size >= width:
+                    break
+
+    def check_recordable(self) -> None:
+        if not self._eager:
+            raise ValueError(
+                "hidden states cannot be read from compiled forwards; leave compile=False for this drafter."
+            )
+
+    @property
+    def trees(self) -> bool:
+        """Not in graphs: their masks are those of a chain."""
+        return self._eager and super().trees
+
+    def call(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        cache: PositionCache,
+        keep: int | Tensor,
+        tree: Tree | None = None,
+    ) -> Tensor:
+        if tree is not None:
+            return super().call(tokens, starts, cache, keep, tree)
         run = self._runs.get(cache)
         if self._eager or run is None or not run.fits(tokens, keep, starts[0] + WIDEST <= cache.capacity):
             return super().call(tokens, starts, cache, keep)
@@ -191,12 +233,12 @@ class CompiledModel(CausalModel):
         return logits[:, -int(keep) :]
 
     def _key(self, width: int, capacity: int, run: _Run) -> Key:
-        """The graph for a block: its own size, or a wider one that exists while the size is rare."""
-        own = (width, capacity)
-        run.asked[width] += 1
-        if own in self._graphs or run.asked[width] > PATIENCE:
-            return own
-        return min((key for key in self._graphs if key[0] > width and key[1] == capacity), default=own)
+        """The graph for a block: the next size, or a wider one that exists while the size is rare."""
+        size = next(each for each in SIZES if each >= width)
+        run.asked[size] += 1
+        if (size, capacity) in self._graphs or run.asked[size] > PATIENCE:
+            return size, capacity
+        return min((key for key in self._graphs if key[0] > size and key[1] == capacity), default=(size, capacity))
 
     def _block(self, tokens: Tensor, start: int, key: Key) -> tuple[dict[str, Any], Tensor]:
         """Arguments of the forward, padded to the graph's size, and the slots [m] that are written."""
@@ -244,6 +286,7 @@ class CompiledModel(CausalModel):
 
     def _try(self, key: Key, cache: PositionCache, inputs: dict[str, Any], slots: Tensor, truth: Tensor) -> Tensor:
         """Compile, run, and compare with the eager logits [1, m, V]."""
+        self.compilations += 1
         compiled = torch.compile(
             _anew(_forward, f"forward_of_{key[0]}"), backend=BACKEND, dynamic=False, fullgraph=True
         )

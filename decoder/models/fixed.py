@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from decoder.models.cache import PositionCache
+from decoder.models.features import FeatureTape
 from decoder.models.hf import CausalModel, CausalSession
 
 INVARIANT_K = 8  # the longest draft that there is room for
@@ -73,6 +74,10 @@ class FixedWidthSession:
     @property
     def cache(self) -> PositionCache:
         return self._inner.cache
+
+    def record(self, layers: Sequence[int]) -> FeatureTape:
+        """As `CausalSession.record`: what padding leaves lies beyond what is read."""
+        return self._inner.record(layers)
 
     @property
     def lengths(self) -> list[int]:

@@ -6,15 +6,17 @@ Knows devices, dtypes, masks and heads; does not know what is drafted, verified 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoder.clock import clock_for
-from decoder.models.cache import PositionCache, attention_mask, cache_argument, check_rollback
-from decoder.models.inputs import Inputs, grouped_heads
+from decoder.models.cache import PositionCache, cache_argument, check_rollback
+from decoder.models.features import FeatureTape, feature_modules, recorded
+from decoder.models.inputs import Inputs, attention_mask, grouped_heads, tree_mask
+from decoder.trees import Tree
 
 # Families whose ragged batches are tested. Any other decoder-only model runs too, one row at a time, after a probe.
 BATCHED_FAMILIES = frozenset(
@@ -128,6 +130,11 @@ class CausalModel:
         logits: Tensor = self.model(input_ids=tokens.to(self.device), use_cache=False).logits
         return self.fit_vocabulary(logits)
 
+    compilations = 0  # graphs made so far; here none ever
+
+    def warm_up(self, width: int, limit: int, told: Callable[[int], None]) -> None:
+        """There is nothing to compile."""
+
     def open(self, rows: int, limit: int, cache: PositionCache | None = None) -> CausalSession:
         """A run over `rows` rows, none longer than `limit` tokens.
 
@@ -139,15 +146,25 @@ class CausalModel:
             cache.extend_limit(limit)
         return CausalSession(self, cache)
 
-    def masks(self, starts: Sequence[int], count: int, least_slots: int = 0) -> Tensor | dict[str, Tensor] | None:
+    @property
+    def trees(self) -> bool:
+        """Whether one forward verifies a tree exactly: where masks and positions are taken as they are given."""
+        return self.can_batch and self._takes_positions
+
+    def masks(
+        self, starts: Sequence[int], count: int, least_slots: int = 0, tree: Tree | None = None
+    ) -> Tensor | dict[str, Tensor] | None:
         """Explicit masks over at least so many slots; None lets transformers make the plain causal one."""
-        if len(set(starts)) == 1 and not least_slots:
+        if tree is None and len(set(starts)) == 1 and not least_slots:
             return self._prepared.causal_mask(starts[0], count) if self._plain_masks else None
         kinds = self._mask_by_type or {"sliding_attention" if self._windowed else "full_attention"}
         masks = {}
         for kind in kinds:
             window = self._window if kind == "sliding_attention" else None
-            seen = attention_mask(starts, count, window, self.device, least_slots)
+            if tree is None:
+                seen = attention_mask(starts, count, window, self.device, least_slots)
+            else:
+                seen = tree_mask(starts, tree, window, self.device)
             if self.model.config._attn_implementation == "eager":  # eager adds its mask to the scores
                 dtype = self.model.dtype
                 seen = torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(
@@ -156,13 +173,23 @@ class CausalModel:
             masks[kind] = seen
         return masks if self._mask_by_type else masks.popitem()[1]
 
-    def call(self, tokens: Tensor, starts: Sequence[int], cache: PositionCache, keep: int | Tensor) -> Tensor:
-        """One forward of tokens [B, m]; logits at the positions `keep` names (0: all)."""
+    def call(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        cache: PositionCache,
+        keep: int | Tensor,
+        tree: Tree | None = None,
+    ) -> Tensor:
+        """One forward of tokens [B, m], a chain or the root and the nodes of a tree; logits at the positions `keep`
+        names (0: all)."""
         count = tokens.shape[1]
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True, self._cache_name: cache}
         if self._takes_positions:
-            arguments["position_ids"] = self._prepared.positions(starts, count)
-        mask = self.masks(starts, count, cache.pinned)
+            prepared = self._prepared
+            positions = prepared.positions(starts, count) if tree is None else prepared.tree_positions(starts, tree)
+            arguments["position_ids"] = positions
+        mask = self.masks(starts, count, cache.pinned, tree)
         if mask is not None:
             arguments["attention_mask"] = mask
         if self._keeps_logits:
@@ -172,6 +199,9 @@ class CausalModel:
         if not self._keeps_logits:
             logits = logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]
         return logits
+
+    def check_recordable(self) -> None:
+        """Whether hooks see the hidden states of every forward; raises ValueError where they do not."""
 
     def fit_vocabulary(self, logits: Tensor) -> Tensor:
         """Cut or pad the head [B, n, head] to [B, n, V]; ids the tokenizer lacks get -inf."""
@@ -191,27 +221,56 @@ class CausalSession:
     def __init__(self, model: CausalModel, cache: PositionCache) -> None:
         self.model, self.cache = model, cache
         self.vocab_size = model.vocab_size
+        self._tape: FeatureTape | None = None
+
+    def record(self, layers: Sequence[int]) -> FeatureTape:
+        """From now on every forward leaves these layers' hidden states on the tape returned.
+
+        Raises:
+            ValueError: layers that the model has not, or forwards that cannot be watched.
+        """
+        self.model.check_recordable()
+        self._tape = FeatureTape(feature_modules(self.model.model, layers))
+        return self._tape
+
+    def _call(self, tokens: Tensor, starts: Sequence[int], keep: int | Tensor, tree: Tree | None) -> Tensor:
+        if self._tape is None:
+            return self.model.call(tokens, starts, self.cache, keep, tree)
+        with recorded(self._tape.modules) as found:
+            logits = self.model.call(tokens, starts, self.cache, keep, tree)
+        self._tape.add(starts, found.states)
+        return logits
 
     @property
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
-    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
+    @property
+    def trees(self) -> bool:
+        return self.model.trees
+
+    def feed(
+        self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None, tree: Tree | None = None
+    ) -> Tensor:
         model = self.model
         tokens = tokens.to(model.device)
         if model.embedding_size < model.vocab_size:  # a draft that lacks an id reads another instead: q stays honest
             tokens = tokens.masked_fill(tokens >= model.embedding_size, 0)
         self.cache.place(starts, tokens.shape[1])
         if at is None:
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 0))
+            return model.fit_vocabulary(self._call(tokens, starts, 0, tree))
         if all(index == tokens.shape[1] - 1 for index in at):
-            return model.fit_vocabulary(model.call(tokens, starts, self.cache, 1))
+            return model.fit_vocabulary(self._call(tokens, starts, 1, tree))
         wanted = sorted(set(at))
-        logits = model.call(tokens, starts, self.cache, torch.tensor(wanted, device=model.device))  # [B, U, V]
+        logits = self._call(tokens, starts, torch.tensor(wanted, device=model.device), tree)  # [B, U, V]
         column = torch.tensor([wanted.index(index) for index in at], device=logits.device)
         return model.fit_vocabulary(logits[torch.arange(len(at), device=logits.device), column].unsqueeze(1))
 
-    def commit(self, lengths: Sequence[int]) -> None:
+    def commit(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
+        if paths is not None:
+            self.cache.keep_paths(paths)
+            if self._tape is not None:
+                self._tape.keep_paths(paths)
         self.cache.commit(lengths)
 
     def select(self, rows: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 A forward of m tokens after s others takes positions s ... s + m - 1, and the query at position t sees slots 0 ... t.
 Both are windows of something larger: the positions of 0, 1, 2, ..., the mask of a staircase.
+In a tree of drafted tokens a node's position is the root's plus its depth, wherever it is written, and it sees the
+slots before the root and those of its ancestors.
 Does not know caches or models; rows at different positions get a mask of their own elsewhere.
 
 `grouped_heads` is the state of attention around a forward that carries a mask. transformers' sdpa attention hands
@@ -22,6 +24,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+from decoder.trees import Tree
 
 _ROWS = 32  # queries the staircase serves; longer forwards are prefills, whose mask is the library's
 _KEPT = 65_536  # positions held; contexts of millions are announced, and positions beyond are made when needed
@@ -46,6 +50,11 @@ class Inputs:
         positions = torch.arange(count, device=self._device) + torch.tensor(starts, device=self._device)[:, None]
         return positions if self._last is None else positions.clamp_(max=self._last)  # only padding can lie beyond
 
+    def tree_positions(self, starts: Sequence[int], tree: Tree) -> Tensor:
+        """[B, K+1] long: the root's position and each node's."""
+        positions = tree.depths.to(self._device) + torch.tensor(starts, device=self._device)[:, None]
+        return positions if self._last is None else positions.clamp_(max=self._last)  # only padding can lie beyond
+
     def causal_mask(self, start: int, count: int) -> Tensor | None:
         """[1, 1, m, start + m] bool, a view; None where the library needs no mask or makes it once in a prefill.
 
@@ -62,6 +71,35 @@ class Inputs:
         edge = torch.arange(columns + _ROWS, device=self._device) - columns  # [columns + rows]
         seen = edge <= torch.arange(_ROWS, device=self._device)[:, None]
         self._columns, self._stairs = columns, seen[None, None]
+
+
+def attention_mask(
+    starts: Sequence[int], count: int, window: int | None, device: torch.device, least_slots: int = 0
+) -> Tensor:
+    """[B, 1, m, kv] bool: query i of row b at position t = starts[b] + i sees slots max(0, t - window + 1) ... t."""
+    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(count, device=device)  # [B, m]
+    slots = torch.arange(max(max(starts) + count, least_slots), device=device)
+    seen = slots <= positions[..., None]
+    if window is not None:
+        seen &= slots > positions[..., None] - window
+    return seen[:, None]
+
+
+def tree_mask(starts: Sequence[int], tree: Tree, window: int | None, device: torch.device) -> Tensor:
+    """[B, 1, K+1, kv] bool: which slots the root and each node see.
+
+    Row b's root is in slot starts[b], its nodes in those after it. window: of positions, as in `attention_mask`.
+    """
+    sees, depths = tree.sees.to(device), tree.depths.to(device)
+    count = sees.shape[1]
+    fed = torch.arange(max(starts) + count, device=device) - torch.tensor(starts, device=device)[:, None]  # [B, kv]
+    node = fed.clamp(0, count - 1)
+    seen = sees.gather(2, node[:, None].expand(-1, count, -1))  # [B, K+1, kv]
+    seen = torch.where((fed >= 0)[:, None], seen & (fed < count)[:, None], True)
+    if window is not None:
+        depth = torch.where(fed >= 0, depths.gather(1, node), fed)  # of each slot's token, the root's being 0
+        seen &= depth[:, None] > depths[..., None] - window
+    return seen[:, None]
 
 
 _NAME = "TRANSFORMERS_SDPA_FORCE_GQA"

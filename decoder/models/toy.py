@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from decoder.trees import Tree
+
 
 class TableModel:
     """Logits looked up by the last two tokens: table [V, V, V]; position 0 sees token 0 before it."""
@@ -46,24 +48,35 @@ class TableSession:
     """A run of a table model, with a "cache" that keeps whatever was written, so that stale entries show."""
 
     cache: Any = None
+    trees = True
 
     def __init__(self, model: TableModel, rows: int) -> None:
         self.model = model
+        self._roots: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(rows)]
         self.vocab_size = model.vocab_size
         self.lengths = [0] * rows
 
-    def feed(self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None) -> Tensor:
+    def feed(
+        self, tokens: Tensor, starts: Sequence[int], at: Sequence[int] | None = None, tree: Tree | None = None
+    ) -> Tensor:
+        self._roots = list(starts)
         for row, start, fed in zip(self._held, starts, tokens.tolist(), strict=True):
             assert start <= len(row), "a hole in the cache"
             row[start : start + len(fed)] = fed
         count = tokens.shape[1]
         before = torch.tensor([[0, *row][start : start + count] for row, start in zip(self._held, starts, strict=True)])
         now = torch.tensor([row[start : start + count] for row, start in zip(self._held, starts, strict=True)])
+        if tree is not None:  # a node follows its parent, whatever stands in the slot before it
+            for b, parents in enumerate(tree.parents):
+                for node, parent in enumerate(parents):
+                    before[b, node + 1] = now[b, parent + 1]
         logits = self.model.table[before, now]  # [B, m, V]
         return logits if at is None else logits[torch.arange(len(at)), torch.tensor(list(at))].unsqueeze(1)
 
-    def commit(self, lengths: Sequence[int]) -> None:
+    def commit(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
+        for row, root, path in zip(self._held, self._roots, paths or (), strict=False):
+            row[root + 1 : root + 1 + len(path)] = [row[root + 1 + node] for node in path]
         assert all(n <= len(row) for n, row in zip(lengths, self._held, strict=True))
         self.lengths = list(lengths)
 

@@ -35,6 +35,9 @@ class WatchedDrafter(Drafter):
                 "the text belongs to the loop, take a copy"
             )
 
+    def chains(self) -> WatchedDrafter:
+        return WatchedDrafter(self._inner.chains())
+
     def start(self, contexts: Sequence[Sequence[int]], warp: Warp, random: RandomSource, limit: int) -> WatchedDrafter:
         with self._unchanged(contexts, "start"):
             return WatchedDrafter(self._inner.start(contexts, warp, random, limit))
@@ -49,6 +52,9 @@ class WatchedDrafter(Drafter):
             )
         if draft.probs is not None:
             self._check_law(draft, draft.probs)
+        if draft.tree is not None:
+            sizes = [len(parents) for parents in draft.tree.parents]
+            assert sizes == draft.counts, f"{self.name}: the trees have {sizes} nodes where counts are {draft.counts}"
         return draft
 
     def _check_shape(self, draft: Draft, rows: int) -> None:
@@ -74,6 +80,9 @@ class WatchedDrafter(Drafter):
 
     def keep(self, accepted: Sequence[int]) -> None:
         self._inner.keep(accepted)
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        self._inner.keep_paths(paths)
 
     def learn(self, contexts: Sequence[Sequence[int]], draft: Draft, logits: Tensor) -> None:
         with self._unchanged(contexts, "learn"):

@@ -1,4 +1,5 @@
-"""The default: match when the draft is deterministic, block verification when it was sampled. Lossless."""
+"""The default: match when the draft is deterministic, block verification when it was sampled, recursive rejection for
+a sampled tree. Lossless."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from torch import Tensor
 from decoder.types import Draft, RandomSource, Verdict
 from decoder.verify.block import BlockVerifier
 from decoder.verify.match import MatchVerifier
+from decoder.verify.token import TokenVerifier
 
 
 class AutoVerifier:
     name = "auto"
     lossless = True
+    trees = True
 
-    _match, _block = MatchVerifier(), BlockVerifier()  # neither holds anything
+    _match, _block, _tree = MatchVerifier(), BlockVerifier(), TokenVerifier()  # none holds anything
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; whether the draft has a q depends on the drafter, never on this round's p."""
-        chosen = self._block if draft.sampled or draft.probs is not None else self._match
-        return chosen(p, draft, random, starts)
+        if not draft.sampled and draft.probs is None:
+            return self._match(p, draft, random, starts)
+        return (self._block if draft.tree is None else self._tree)(p, draft, random, starts)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
 from decoder.verify.chain import at_tokens, leading_run, real_positions
+from decoder.verify.tree import match_greedily, match_sampled
 
 
 def compare(spoken: Tensor, draft: Draft) -> Verdict:
@@ -33,9 +34,12 @@ class MatchVerifier:
 
     name = "match"
     lossless = True
+    trees = True
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
+        if draft.tree is not None:
+            return match_sampled(p, draft, random, starts)
         verdict = compare(random.draw(p, starts, [count + 1 for count in draft.counts]), draft)
         if draft.tokens.shape[1] == 0 or random.coupled:  # shared noise: passes more often than p(x)
             return verdict
@@ -48,10 +52,12 @@ class GreedyVerifier:
 
     name = "match"
     lossless = True
+    trees = True
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """`p` may be any scores [B, K+1, V]; only their order matters."""
-        return compare(p.max(-1).indices, draft)  # the first of equals, like argmax, at half its time on a CPU
+        spoken = p.max(-1).indices  # the first of equals, like argmax, at half its time on a CPU
+        return compare(spoken, draft) if draft.tree is None else match_greedily(spoken, draft)
 
 
 def match_in_order(

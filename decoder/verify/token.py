@@ -13,19 +13,23 @@ from torch import Tensor
 
 from decoder.types import Draft, RandomSource, Verdict
 from decoder.verify.chain import at_drafted, draw_one, leading_run, real_positions, residual, rows_at, undrafted
+from decoder.verify.tree import reject_recursively
 
 
 class TokenVerifier:
-    """Each drafted token stands or falls by itself. Lossless."""
+    """Each drafted token stands or falls by itself; in a tree, after its elder siblings (`verify.tree`). Lossless."""
 
     name = "token"
     lossless = True
+    trees = True
 
     def __call__(self, p: Tensor, draft: Draft, random: RandomSource, starts: Sequence[int]) -> Verdict:
         """p [B, K+1, V]; `starts[b]` is the sequence index of row b's first drafted token."""
         width = draft.tokens.shape[1]
         if width == 0:
             return undrafted(p, random, starts)
+        if draft.tree is not None:
+            return reject_recursively(p, draft, random, starts)
         q, p_x, q_x = at_drafted(p, draft)  # [B, K, V], [B, K], [B, K]
         real = real_positions(draft.counts, width, p.device)
         accepted = leading_run(random.accept(p_x, q_x, draft.counts) & real)  # [B]

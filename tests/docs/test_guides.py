@@ -27,7 +27,7 @@ def test_blocks_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_example_runs_and_its_drafter_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "tokens a forward" in capsys.readouterr().out
+    assert "tokens per forward" in capsys.readouterr().out
     classes = [node for node in ast.parse(EXAMPLE.read_text()).body if isinstance(node, ast.ClassDef)]
     assert len(classes) == 1 and (classes[0].end_lineno or 0) - classes[0].lineno < 40
 

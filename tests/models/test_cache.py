@@ -13,8 +13,9 @@ from decoder.asked.request import Request, RowRequest
 from decoder.controllers import FixedLength
 from decoder.drafters import ModelDrafter
 from decoder.generation import Generation, Run
-from decoder.models.cache import PositionCache, attention_mask
+from decoder.models.cache import PositionCache
 from decoder.models.hf import CausalModel, CausalSession
+from decoder.models.inputs import attention_mask
 from decoder.models.toy import noisy_copy, toy_model
 from decoder.types import Limits, SamplingParams
 

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from decoder import SpeculativeDecoder
+from decoder.controllers import AutoLength
 from decoder.models import compiled
 from decoder.models.cache import PositionCache
 from decoder.models.compiled import CompiledModel, relative_error, slots_for
 from decoder.models.toy import noisy_copy, toy_model
+from decoder.types import Step
 
 PROMPT = [7, 33, 12, 50, 9]
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -87,10 +89,10 @@ def test_greedy_texts_are_generate_s(family: str, attention: str, greedy: Callab
     result = spec.generate(torch.tensor(PROMPT), k=3, max_new_tokens=40)
     assert list(result.token_ids) == wanted
     assert 0 < result.num_accepted_tokens < result.num_draft_tokens, "rollbacks and acceptances must both be seen"
-    assert sizes(spec) == ([4], [1, 2])
+    assert sizes(spec) == ([5], [1, 2])
     baseline = spec.generate_baseline(torch.tensor(PROMPT), max_new_tokens=40)
     assert list(baseline.token_ids) == wanted
-    assert sizes(spec) == ([1, 4], [1, 2])
+    assert sizes(spec) == ([1, 5], [1, 2])
 
 
 def test_really_compiled_texts_are_generate_s(greedy: Callable[..., list[int]]) -> None:
@@ -173,12 +175,13 @@ def test_a_size_is_compiled_once_and_rare_ones_are_padded() -> None:
     model = CompiledModel(pair()[0], "target")
     feed(model)
     assert model.compiled_sizes == [], "a prefill of three tokens is not a block"
-    feed(model, 4, 4, 4, 2, 3, 1)
-    assert model.compiled_sizes == [4]
+    feed(model, 4, 5, 4, 2, 3, 1)
+    assert model.compiled_sizes == [5], "four tokens are padded to five"
     feed(model, 2, 4, 2, 2)
-    assert model.compiled_sizes == [4], "counted within a run"
-    feed(model, 2, 2, 2, 2, 5, 18)
-    assert model.compiled_sizes == [2, 4, 5], "asked for often; wider than all; too wide for any"
+    assert model.compiled_sizes == [5], "counted within a run"
+    feed(model, 2, 2, 2, 2, 7, 18)
+    assert model.compiled_sizes == [2, 5, 9], "asked for often; wider than all; too wide for any"
+    assert model.compilations == 3
 
 
 def test_padded_blocks_and_long_runs_give_the_eager_logits() -> None:
@@ -218,7 +221,7 @@ def test_turns_continue_compiled(greedy: Callable[..., list[int]]) -> None:
         prompt = [*PROMPT, *first.token_ids, 8, 9, 10]
         second = decoders[1].generate(torch.tensor(prompt), k=3, max_new_tokens=20, cache=first.cache)
         assert list(second.token_ids) == greedy(models[0], prompt, 20)
-    assert sizes(spec) == ([4], [1, 2])
+    assert sizes(spec) == ([5], [1, 2])
 
 
 def test_one_shape_for_all_draft_lengths(greedy: Callable[..., list[int]]) -> None:
@@ -229,6 +232,36 @@ def test_one_shape_for_all_draft_lengths(greedy: Callable[..., list[int]]) -> No
     for k in (0, 2, 5):
         assert list(spec.generate(torch.tensor(PROMPT), k=k, max_new_tokens=20, invariant=True).token_ids) == wanted
     assert sizes(spec)[0] == [9]
+
+
+def test_warm_up_compiles_what_calls_will_run() -> None:
+    spec = compiled_pair(*pair())
+    assert spec.warm_up(k=3, progress=False) == {"target": [1, 2, 3, 5], "draft": [1, 2]}
+    made = spec._compilations()
+    for k in (0, 1, 2, 3, 4):
+        spec.generate(torch.tensor(PROMPT), k=k, max_new_tokens=40)
+    assert sizes(spec) == ([1, 2, 3, 5], [1, 2]) and spec._compilations() == made == 6
+    assert spec.warm_up(k=0, progress=False) == {"target": [1]}
+    assert compiled_pair(*pair()).warm_up(k="auto", progress=False)["target"] == list(compiled.SIZES)
+    with pytest.raises(ValueError, match=r"warm_up\(\) compiles forwards; build the decoder with compile=True"):
+        SpeculativeDecoder.from_models(*pair()).warm_up()
+
+
+def test_auto_is_told_which_rounds_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold, made = [], []
+    observe = AutoLength.observe
+
+    def spy(self: AutoLength, step: Step) -> None:
+        cold.append(step.cold)
+        made.append(spec._compilations())
+        observe(self, step)
+
+    monkeypatch.setattr(AutoLength, "observe", spy)
+    spec = compiled_pair(*pair(num_hidden_layers=2))
+    for _ in range(2):
+        spec.generate(torch.tensor(PROMPT), k="auto", max_new_tokens=60)
+    assert cold == [now > before for before, now in zip([0, *made], made, strict=False)]
+    assert any(cold) and not cold[0], "the prefill is eager"
 
 
 # ---- what is not compiled ----
@@ -243,7 +276,7 @@ def test_batches_run_eager_and_say_so(greedy: Callable[..., list[int]]) -> None:
     assert [list(each.token_ids) for each in results] == [greedy(models[0], each, 20) for each in prompts]
     results = spec.generate([torch.tensor(each) for each in prompts], k=3, max_new_tokens=20, batch_size=1)
     assert [list(each.token_ids) for each in results] == [greedy(models[0], each, 20) for each in prompts]
-    assert sizes(spec)[0] == [4]
+    assert sizes(spec)[0] == [5]
 
 
 def test_a_failing_compiler_is_named_and_the_text_goes_on(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoder.models.cache import attention_mask
 from decoder.models.hf import CausalModel
-from decoder.models.inputs import Inputs
+from decoder.models.inputs import Inputs, attention_mask
 from decoder.models.toy import toy_model
 
 CPU = torch.device("cpu")

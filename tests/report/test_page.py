@@ -32,7 +32,7 @@ def benchmark() -> dict[str, Any]:
     return {
         "title": f"Pairs {HOSTILE}",
         "plan": {"max_new_tokens": 64, "params": {"temperature": 0.0}, "stop_at_eos": False},
-        "environment": {"command": "python scripts/benchmark.py --k 4", "versions": {"torch": "2.13"}, "threads": 2},
+        "environment": {"command": "specdec bench --k 4", "versions": {"torch": "2.13"}, "threads": 2},
         "notes": ["synthetic weights", HOSTILE],
         "methods": [
             method("hf", 20.0, speedups={}),

@@ -1,4 +1,4 @@
-"""The experiments of `scripts/sweep.py`, one file each."""
+"""The experiments of `scripts/experiment.py`, one file each."""
 
 from collections.abc import Callable
 
