@@ -15,6 +15,7 @@ import pytest
 
 from decoder import SpeculativeDecoder, cli
 from decoder.arguments import build_parser, draft_lengths, fixed_lengths, names_among
+from decoder.asked.prompts import DEFAULT_NEW_TOKENS
 from decoder.measure.environment import command_line
 from decoder.models import compiled
 
@@ -105,8 +106,6 @@ def test_a_bare_call_samples_as_the_decoder_does(spec: SpeculativeDecoder) -> No
     assert (options.temperature, options.top_p, options.top_k, options.min_p) == (
         *(spec.params.temperature, spec.params.top_p, spec.params.top_k, spec.params.min_p),
     )
-    from decoder.asked.lengths import DEFAULT_NEW_TOKENS
-
     assert options.max_new_tokens == DEFAULT_NEW_TOKENS
 
 

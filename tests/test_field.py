@@ -209,7 +209,7 @@ def test_pad_equal_to_eos_and_none(tokenizer, drafter: str, greedy) -> None:
     kept = tokenizer.pad_token_id, tokenizer.eos_token_id
     for pad in (eos, None):
         tokenizer.pad_token_id, tokenizer.eos_token_id = pad, eos
-        model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, pad
+        model.generation_config.eos_token_id, model.generation_config.pad_token_id = eos, pad
         try:
             spec = SpeculativeDecoder.from_models(
                 model, noisy_copy(model, 0.05), tokenizer=tokenizer, drafter=drafter, temperature=0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from decoder.files import whole_file, write_json
 from decoder.heads.config import CONFIG_FILE, HeadConfig
 from decoder.heads.eagle import FeatureHead
 
@@ -22,10 +22,9 @@ def save_head(head: FeatureHead, folder: Path, dtype: torch.dtype = torch.bfloat
         name: tensor.detach().to("cpu", exact.get(name, dtype)).contiguous()
         for name, tensor in head.state_dict().items()
     }
-    part = folder / (WEIGHTS_FILE + ".part")
-    save_file(tensors, part, metadata={"format": "pt"})
-    part.replace(folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(head.config.to_dict(), indent=1) + "\n", encoding="utf-8")
+    with whole_file(folder / WEIGHTS_FILE) as part:
+        save_file(tensors, part, metadata={"format": "pt"})
+    write_json(folder / CONFIG_FILE, head.config.to_dict())
 
 
 def load_own(folder: Path) -> FeatureHead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from decoder.api import SpeculativeDecoder
+from decoder.files import write_json
 from decoder.heads.config import config_for
 from decoder.heads.eagle import FeatureHead
 from decoder.heads.fingerprint import sketch
@@ -73,8 +73,7 @@ def train_head(
     if fresh and recipe.fit_tokens and head.join is not None:
         fit(run)
     if run.accelerator.is_main_process:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / RECIPE_FILE).write_text(json.dumps(recipe.to_dict(), indent=1) + "\n", encoding="utf-8")
+        write_json(out / RECIPE_FILE, recipe.to_dict())
     run.train(pause_after_s)
     return run
 
